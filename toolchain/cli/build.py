@@ -14,7 +14,7 @@ from toolchain.cli.gathering import gather, option, record
 from toolchain.cli.reports import ReportingCommand, write_reports
 from toolchain.errors import InputError
 from toolchain.progress import size_text
-from toolchain.tables import Table
+from toolchain.report import Table
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from toolchain.cli.registry import RegistryOptions
 from toolchain.cli.reports import ReportingCommand
 from toolchain.errors import InputError
 from toolchain.progress import size_text
-from toolchain.tables import Table
+from toolchain.report import Table
 
 if TYPE_CHECKING:
     from toolchain.board import Board

@@ -9,7 +9,7 @@ import click
 
 from toolchain.cli import common, helptext
 from toolchain.cli.console import Result
-from toolchain.tables import Table
+from toolchain.report import Table
 
 if TYPE_CHECKING:
     from toolchain.models.inspection import Inspection, Output

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from toolchain.farm.boards import BoardRequest
     from toolchain.pipeline.preflight import Connect
     from toolchain.pipeline.tune import TuneRequest
-    from toolchain.tables import Table
+    from toolchain.report import Table
     from toolchain.tuning.report import TuneReport
 
 

@@ -17,8 +17,8 @@ from toolchain.errors import BuildError
 from toolchain.native.cross import NDK_VARIABLE, HostCross
 from toolchain.native.linker import is_android
 from toolchain.progress import size_text
+from toolchain.report import Table
 from toolchain.shell.adb.faults import VARIABLE as ADB_VARIABLE
-from toolchain.tables import Table
 
 _PINS = {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": "0.1.14.post1"}
 _MIN_FREE = 2e9  # bytes for the cache

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from toolchain.bundle.manifest import InHalf, InInt8, Modelled
@@ -17,10 +16,10 @@ from toolchain.device.shipment import Transfer
 from toolchain.device.store import DeviceFacts
 from toolchain.device.trust import Verified
 from toolchain.device.waiting import Waited
-from toolchain.failure import encoded
 from toolchain.models.inputs import Guess
 from toolchain.progress import size_text
-from toolchain.tables import Table, plain
+from toolchain.report import Table, plain
+from toolchain.report.junit import Case, Suite
 from toolchain.tensors import ROUNDING, Difference
 
 SCHEMA_VERSION = 1
@@ -276,17 +275,10 @@ def waited_text(waited: Sequence[Waited]) -> str:
 
 def junit(report: Report) -> bytes:
     """Render a report as JUnit XML with a case for the outputs and one for the latency."""
-    name = f"{report.board}.{report.model}"
-    suite = ET.Element("testsuite", name="toolchain deploy", tests="2", failures="0", errors="0")
-    properties = ET.SubElement(suite, "properties")
-    for key, value in suite_properties(report).items():
-        ET.SubElement(properties, "property", name=key, value=value)
     checked = sum(report.stages.get(stage, 0.0) for stage in ("smoke", "samples"))
-    outputs = ET.SubElement(suite, "testcase", classname=name, name="outputs", time=f"{checked:.3f}")
+    outputs = Case("outputs", seconds=checked)
     if report.difference is None:
-        ET.SubElement(outputs, "skipped", message="no reference for these inputs")
-        suite.set("skipped", "1")
-    measured = report.stages.get("bench", 0.0)
-    latency = ET.SubElement(suite, "testcase", classname=name, name="latency", time=f"{measured:.3f}")
-    ET.SubElement(latency, "system-out").text = table(report)
-    return encoded(suite)
+        outputs = replace(outputs, outcome="skipped", message="no reference for these inputs")
+    latency = Case("latency", output=table(report), seconds=report.stages.get("bench", 0.0))
+    name = f"{report.board}.{report.model}"
+    return Suite("toolchain deploy", name, [outputs, latency], suite_properties(report)).xml()

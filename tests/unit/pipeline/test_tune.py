@@ -22,9 +22,9 @@ from toolchain.models.request import Model
 from toolchain.pipeline import tune
 from toolchain.records import Key, RecordFile, tasks
 from toolchain.records.metaschedule import target_table
+from toolchain.report import plain
 from toolchain.rpc import hardware
 from toolchain.rpc.hardware import Hardware
-from toolchain.tables import plain
 from toolchain.tuning import report as tune_report
 from toolchain.tuning.measure import Event
 from toolchain.tuning.plan import UNDISTURBED, Plan

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     import tvm
 
-    from toolchain import page
     from toolchain.errors import BuildError
-    from toolchain.tables import Table
+    from toolchain.report import Section, Table
 
 Tell = Callable[[str], None]
 """Takes one line about progress."""
@@ -43,7 +42,7 @@ class NetworkCosts(Protocol):
     def shown(self) -> list[str | Table]:
         """Return the costs as text and tables for a terminal."""
 
-    def sections(self) -> list[page.Section]:
+    def sections(self) -> list[Section]:
         """Return the costs as sections of an HTML page."""
 
     def refusal(self) -> BuildError | None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from toolchain import page
 from toolchain.device.energy import Energy
-from toolchain.page import number
 from toolchain.pipeline import report as reports
 from toolchain.pipeline.built import half_section
 from toolchain.pipeline.pages import common
 from toolchain.pipeline.report import Report
+from toolchain.report import MODELLED, Bar, Bars, Facts, Headline, Notes, Page, Part, Section, Table, Text, Tone, number
 from toolchain.tensors import ROUNDING, Difference
 
 _FIRST_RUNS = 10
@@ -18,7 +17,7 @@ _RAILS_HEAD = ("Rail", "Idle (W)", "Running (W)", "Counted")
 def html(report: Report, command: str = "deploy") -> str:
     measurement = report.measurement
     warnings = [*report.warnings, *measurement.warnings]
-    stages = [page.Bar(name, seconds, f"{number(float(seconds))} s") for name, seconds in report.stages.items()]
+    stages = [Bar(name, seconds, f"{number(float(seconds))} s") for name, seconds in report.stages.items()]
     transfer = report.transfer
     transferred = [
         ("sent", f"{transfer.bytes_sent} bytes in {number(transfer.seconds)} s"),
@@ -26,36 +25,36 @@ def html(report: Report, command: str = "deploy") -> str:
         ("files", f"{transfer.blobs_sent} new, {transfer.blobs_skipped} already there"),
     ]
     classes = [(guess.label, str(guess.index), f"{guess.score:.4g}") for guess in report.top]
-    top = [page.Table(("Class", "Index", "Score"), classes, (1, 2), "largest outputs")] if classes else []
+    top = [Table(classes, ("Class", "Index", "Score"), (1, 2), name="largest outputs")] if classes else []
     sections = [
-        page.Section("Latency (ms)", [common.latencies([("this release", measurement.latency)])]),
-        page.Section("Outputs", [page.Facts(_outputs(report)), *top]),
-        page.Section("Runs", [*common.runs([("", measurement.latency)]), page.Facts(_runs(report))]),
-        page.Section("Energy", _energy(report.energy)),
-        page.Section("Half precision when it was built, emulated", [half_section(report.half)] if report.half else []),
-        page.Section("Modelled, not measured", [page.Facts(_modelled(report))]),
-        page.Section("Warnings", [page.Notes(warnings)]),
-        page.Section("Conditions", [common.conditions(measurement.before, measurement.after)]),
-        page.Section("Seconds by stage", [page.Bars("What took the time", "seconds", stages)]),
-        page.Section("Transfer", [page.Facts(transferred), common.waiting(report.waited)]),
-        page.Section("Device", [page.Facts(_device(report))]),
+        Section("Latency (ms)", [common.latencies([("this release", measurement.latency)])]),
+        Section("Outputs", [Facts(_outputs(report)), *top]),
+        Section("Runs", [*common.runs([("", measurement.latency)]), Facts(_runs(report))]),
+        Section("Energy", _energy(report.energy)),
+        Section("Half precision when it was built, emulated", [half_section(report.half)] if report.half else []),
+        Section("Modelled, not measured", [Facts(_modelled(report))]),
+        Section("Warnings", [Notes(warnings)]),
+        Section("Conditions", [common.conditions(measurement.before, measurement.after)]),
+        Section("Seconds by stage", [Bars("What took the time", "seconds", stages)]),
+        Section("Transfer", [Facts(transferred), common.waiting(report.waited)]),
+        Section("Device", [Facts(_device(report))]),
         common.provenance([("release", f"sha256:{report.bundle_digest}"), ("reference", report.reference)]),
     ]
     title = f"{report.model} on {report.board} at {report.host}"
-    marks = [*common.marks(emulated=report.emulated), *([page.MODELLED] if report.modelled else [])]
-    return page.Page(title, command, _verdict(report, warnings), sections, marks).html()
+    marks = [*common.marks(emulated=report.emulated), *([MODELLED] if report.modelled else [])]
+    return Page(title, command, _verdict(report, warnings), sections, marks).html()
 
 
-def _verdict(report: Report, warnings: list[str]) -> page.Verdict:
+def _verdict(report: Report, warnings: list[str]) -> Headline:
     latency, difference = report.measurement.latency, report.difference
     mark = " (emulated)" if report.emulated else ""
     low, high = latency.median_ci95
     times = f"{number(latency.median)} ms median{mark}, 95 % within {number(low)} to {number(high)} ms"
     doubts = f"\n{len(warnings)} warning(s), listed below" if warnings else ""
-    tone: page.Tone = "good" if difference and not report.unchecked and not report.emulated else "doubt"
+    tone: Tone = "good" if difference and not report.unchecked and not report.emulated else "doubt"
     if difference and not difference.ok:
         tone = "bad"
-    return page.Verdict(f"{times}\nOutputs {reports.outputs_text(report)}{doubts}", tone)
+    return Headline(f"{times}\nOutputs {reports.outputs_text(report)}{doubts}", tone)
 
 
 def _outputs(report: Report) -> list[tuple[str, str]]:
@@ -112,9 +111,9 @@ def _modelled(report: Report) -> list[tuple[str, str]]:
     ]
 
 
-def _energy(energy: Energy | None) -> list[page.Part]:
+def _energy(energy: Energy | None) -> list[Part]:
     if energy is None or energy.joules is None:
-        return [page.Text(reports.energy_text(energy))]
+        return [Text(reports.energy_text(energy))]
     joules = energy.joules
     rows = [
         ("an inference", reports.energy_text(energy)),
@@ -128,7 +127,7 @@ def _energy(energy: Energy | None) -> list[page.Part]:
         (rail.name, number(rail.idle_w), number(rail.run_w), "yes" if rail.counted else "no, a part of another")
         for rail in joules.rails
     ]
-    return [page.Facts(rows), page.Table(_RAILS_HEAD, rails, (1, 2), "rails")]
+    return [Facts(rows), Table(rails, _RAILS_HEAD, (1, 2), name="rails")]
 
 
 def _interval(value: float, ends: tuple[float, float]) -> str:

@@ -21,8 +21,8 @@ from toolchain.pipeline.profile import ProfileRequest, run_seconds, watch
 from toolchain.pipeline.profile.layers import ERRORS, ROUNDS, Layer, WatchedRelease, compare_layers, median_ms
 from toolchain.pipeline.sides import Side, alternate
 from toolchain.progress import Progress, Step
+from toolchain.report import Table
 from toolchain.stats import Estimate
-from toolchain.tables import Table
 from toolchain.units import duration
 
 _MIN_RUNS = 5

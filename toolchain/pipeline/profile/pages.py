@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from toolchain import page
-from toolchain.page import Bar, Bars, Cell, Facts, Notes, Page, Section, Verdict
 from toolchain.pipeline.pages import common
 from toolchain.pipeline.profile import Profile, Row
 from toolchain.pipeline.profile.against import Against, change_text, slower_text
 from toolchain.pipeline.profile.texts import is_modelled, rate
+from toolchain.report import EMULATED, MODELLED, Bar, Bars, Cell, Facts, Headline, Notes, Page, Section, Table, percent
 from toolchain.units import duration
 
 _MAX_BARS = 60
@@ -18,9 +17,9 @@ _MAX_BARS = 60
 def profile_page(profile: Profile) -> bytes:
     slowest = max(profile.rows, key=lambda row: row.ms)
     layer = f"{slowest.node} ({slowest.brief})" if slowest.nodes else slowest.brief
-    verdict = f"{duration(profile.plain_ms)} a run; slowest layer: {layer}, {page.percent(slowest.share)} of the time"
+    verdict = f"{duration(profile.plain_ms)} a run; slowest layer: {layer}, {percent(slowest.share)} of the time"
     modelled = is_modelled(profile)
-    marks = [*([page.EMULATED] if profile.emulated else []), *([page.MODELLED] if modelled else [])]
+    marks = [*([EMULATED] if profile.emulated else []), *([MODELLED] if modelled else [])]
     peak = profile.peak
     facts = [
         ("a run without profiling", f"{duration(profile.plain_ms)}, the median of {profile.runs}"),
@@ -42,7 +41,7 @@ def profile_page(profile: Profile) -> bytes:
         Page(
             title=f"Profile of {profile.model} on {profile.board}",
             command="profile",
-            verdict=Verdict(f"{verdict}{mark}", "doubt" if profile.emulated else "plain"),
+            verdict=Headline(f"{verdict}{mark}", "doubt" if profile.emulated else "plain"),
             sections=[
                 Section("Numbers", [Facts(facts)]),
                 Section("Kernels in order", [Bars("Time of each call", "milliseconds", _bars(profile.rows))]),
@@ -67,7 +66,7 @@ def _bars(rows: Sequence[Row]) -> list[Bar]:
         Bar(
             f"{row.place or ''} {row.node or row.operator} {row.shape.rpartition(' -> ')[2]}".strip(),
             row.ms,
-            f"{duration(row.ms)}, {page.percent(row.share)}",
+            f"{duration(row.ms)}, {percent(row.share)}",
             f"{row.operator} {row.kernel} {row.shape}".strip(),
         )
         for row in rows
@@ -75,7 +74,7 @@ def _bars(rows: Sequence[Row]) -> list[Bar]:
     ]
 
 
-def _table(rows: Sequence[Row], *, modelled: bool) -> page.Table:
+def _table(rows: Sequence[Row], *, modelled: bool) -> Table:
     head = ["#", "node", "kernel", "operator", "shapes", "calls", "time", "10 to 90 %", "share", "GFLOP", "GFLOP/s"]
     head += ["of the peak", "MB", "GB/s", "bound by", *(["modelled"] if modelled else [])]
     body = []
@@ -90,7 +89,7 @@ def _table(rows: Sequence[Row], *, modelled: bool) -> page.Table:
             str(row.calls),
             duration(row.ms),
             f"{duration(row.low_ms)} to {duration(row.high_ms)}",
-            Cell(page.percent(row.share), row.share),
+            Cell(percent(row.share), row.share),
             "" if row.gflop is None else f"{row.gflop:.5f}",
             rate(row.gflops),
             "" if row.of_peak is None else Cell(f"{row.of_peak:.0%}", min(row.of_peak, 1.0)),
@@ -100,7 +99,7 @@ def _table(rows: Sequence[Row], *, modelled: bool) -> page.Table:
             *([modelled_ms] if modelled else []),
         )
         body.append(cells)
-    return page.Table(head, body, (0, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15), "calls of kernels")
+    return Table(body, head, (0, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15), name="calls of kernels")
 
 
 def comparison_page(comparison: Against) -> bytes:
@@ -134,7 +133,7 @@ def comparison_page(comparison: Against) -> bytes:
         Page(
             title=f"Layers of {comparison.model} on {comparison.board}",
             command="profile",
-            verdict=Verdict(
+            verdict=Headline(
                 slower_text(comparison), "bad" if any(layer.is_slower for layer in comparison.layers) else "plain"
             ),
             sections=[
@@ -142,10 +141,10 @@ def comparison_page(comparison: Against) -> bytes:
                 Section(
                     "How much longer each layer takes", [Bars("The largest difference first", "milliseconds", bars)]
                 ),
-                Section("Each layer", [page.Table(head, rows, (3, 4, 5), "layers of both")]),
+                Section("Each layer", [Table(rows, head, (3, 4, 5), name="layers of both")]),
                 common.provenance(provenance),
             ],
-            marks=[page.EMULATED] if comparison.emulated else [],
+            marks=[EMULATED] if comparison.emulated else [],
         )
         .html()
         .encode()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from toolchain.pipeline.profile import Profile
 from toolchain.pipeline.report import waited_rows
-from toolchain.tables import Table
+from toolchain.report import Table
 from toolchain.units import duration
 
 _HEAD = ("#", "NODE", "KERNEL", "COMPUTES", "CALLS", "TIME", "SHARE", "GFLOP/s", "PEAK", "GB/s", "BOUND BY")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from toolchain import page
-from toolchain.page import Cell, Tone
 from toolchain.pipeline.pages import common
 from toolchain.pipeline.rollout.result import Rollout
 from toolchain.pipeline.rollout.texts import digest_text, failure_details, failure_text, state_text
+from toolchain.report import Cell, Facts, Headline, Notes, Page, Section, Table, Tone, number
 
 _TONES: dict[str, Tone] = {"done": "good", "failed": "bad", "returning": "bad", "returned": "doubt", "running": "doubt"}
 _STATES = ("done", "failed", "returned", "returning", "running", "waiting")
@@ -28,24 +27,24 @@ def html(rollout: Rollout) -> str:
         ("state", str(rollout.state)),
     ]
     groups: list[list[str | Cell]] = []
-    for number, counts in rollout.groups():
+    for index, counts in rollout.groups():
         size = counts.total()
         groups.append(
-            [str(number), str(size), *(Cell(str(counts[state]), share=counts[state] / size) for state in _STATES)]
+            [str(index), str(size), *(Cell(str(counts[state]), share=counts[state] / size) for state in _STATES)]
         )
     sections = [
-        page.Section("Groups", [page.Table(_GROUPS_HEAD, groups, range(1, len(_GROUPS_HEAD)), "groups")]),
-        page.Section("Failures", [page.Notes(failures, "bad")]),
-        page.Section("Devices", [_devices(rollout)]),
-        page.Section("How it was done", [page.Facts(facts)]),
+        Section("Groups", [Table(groups, _GROUPS_HEAD, range(1, len(_GROUPS_HEAD)), name="groups")]),
+        Section("Failures", [Notes(failures, "bad")]),
+        Section("Devices", [_devices(rollout)]),
+        Section("How it was done", [Facts(facts)]),
         common.provenance([("package", f"sha256:{plan.package}"), ("fleet", f"sha256:{plan.fleet}")]),
     ]
     title = f"{plan.model} rolled out to {len(rollout.devices)} {plan.board}"
-    verdict = page.Verdict(rollout.sentence, "bad" if rollout.fault() else "good")
-    return page.Page(title, "rollout", verdict, sections, common.marks(emulated=rollout.emulated)).html()
+    verdict = Headline(rollout.sentence, "bad" if rollout.fault() else "good")
+    return Page(title, "rollout", verdict, sections, common.marks(emulated=rollout.emulated)).html()
 
 
-def _devices(rollout: Rollout) -> page.Table:
+def _devices(rollout: Rollout) -> Table:
     head = ("Device", "Host", "Group", "State", "Before", "Now", "Latency (ms)", "Seconds", "Failure")
     rows = [
         (
@@ -55,10 +54,10 @@ def _devices(rollout: Rollout) -> page.Table:
             Cell(state_text(record), tone=_TONES.get(record.state, "plain")),
             digest_text(record.before),
             digest_text(record.after),
-            page.number(record.latency_ms),
-            page.number(record.seconds or None),
+            number(record.latency_ms),
+            number(record.seconds or None),
             record.kind,
         )
         for name, record in rollout.devices.items()
     ]
-    return page.Table(head, rows, (2, 6, 7), "devices")
+    return Table(rows, head, (2, 6, 7), name="devices")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import xml.etree.ElementTree as ET
-
 from toolchain.errors import RegressionError, VerificationError
-from toolchain.failure import encoded
 from toolchain.pipeline.rollout.result import Rollout
 from toolchain.pipeline.rollout.state import Record
-from toolchain.tables import Table
+from toolchain.report import Table
+from toolchain.report.junit import Case, Suite
 
-_SUITE = "toolchain rollout"
 _FAILURE_CODES = {VerificationError.exit_code, RegressionError.exit_code}
 
 
@@ -65,33 +62,25 @@ def failure_details(record: Record) -> list[str]:
 
 def junit(rollout: Rollout) -> bytes:
     """Render a case for each device: `failure` for wrong results or a slow-down, `error` for any other fault."""
-    failed = sum(record.exit_code in _FAILURE_CODES for record in rollout.devices.values())
-    counts = {
-        "tests": len(rollout.devices),
-        "failures": failed,
-        "errors": len(rollout.failures) - failed,
-        "skipped": sum(_is_pending(record) for record in rollout.devices.values()),
-    }
-    suite = ET.Element("testsuite", {"name": _SUITE, **{name: str(count) for name, count in counts.items()}})
-    properties = ET.SubElement(suite, "properties")
-    for name, value in (
-        ("board", rollout.plan.board),
-        ("release", f"sha256:{rollout.plan.package}"),
-        ("emulated", str(rollout.emulated).lower()),
-        ("stopped", rollout.stopped),
-    ):
-        ET.SubElement(properties, "property", name=name, value=value)
+    cases = []
     for name, record in rollout.devices.items():
-        classname = f"{rollout.plan.board}.{rollout.plan.model}"
-        case = ET.SubElement(suite, "testcase", classname=classname, name=name, time=f"{record.seconds:.3f}")
+        case = Case(name, seconds=record.seconds)
         if record.exit_code:
-            element = "failure" if record.exit_code in _FAILURE_CODES else "error"
-            why = ET.SubElement(case, element, type=record.kind, message=record.error)
-            why.text = "\n".join(failure_details(record))
-        elif _is_pending(record):
-            ET.SubElement(case, "skipped", message=state_text(record))
-    return encoded(suite)
-
-
-def _is_pending(record: Record) -> bool:
-    return record.state != "done" and not record.exit_code
+            case = Case(
+                name,
+                "failure" if record.exit_code in _FAILURE_CODES else "error",
+                record.error,
+                record.kind,
+                "\n".join(failure_details(record)),
+                seconds=record.seconds,
+            )
+        elif record.state != "done":
+            case = Case(name, "skipped", state_text(record), seconds=record.seconds)
+        cases.append(case)
+    properties = {
+        "board": rollout.plan.board,
+        "release": f"sha256:{rollout.plan.package}",
+        "emulated": str(rollout.emulated).lower(),
+        "stopped": rollout.stopped,
+    }
+    return Suite("toolchain rollout", f"{rollout.plan.board}.{rollout.plan.model}", cases, properties).xml()

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from toolchain import process
 from toolchain.errors import DeviceError
+from toolchain.printable import printable
 from toolchain.shell.adb import faults
 from toolchain.shell.adb.address import PREFIX, check_serial, is_network, is_same_device
 from toolchain.shell.adb.faults import PASSING, READY, Attached
-from toolchain.tables import printable
 
 SHELL_V2 = "shell_v2"
 _SERIAL_VARIABLE = "ANDROID_SERIAL"

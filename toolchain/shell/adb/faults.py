@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from toolchain import process
 from toolchain.errors import DeviceError, UnreachableError
+from toolchain.printable import printable
 from toolchain.shell.adb.address import PREFIX, is_network, lacks_port
-from toolchain.tables import printable
 
 VARIABLE = "TOOLCHAIN_ADB"  # names the client, instead of the `adb` in PATH
 READY = "device"  # the state of a device that takes commands

@@ -6,10 +6,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from toolchain import page
 from toolchain.device.waiting import Waited
 from toolchain.records.results import PRUNED, Verdict
-from toolchain.tables import Table
+from toolchain.report import (
+    EMULATED,
+    MODELLED,
+    Cell,
+    Facts,
+    Headline,
+    Level,
+    Page,
+    Part,
+    Plot,
+    Section,
+    Steps,
+    Table,
+    Text,
+    Tone,
+    Value,
+    percent,
+)
 from toolchain.units import duration
 
 if TYPE_CHECKING:
@@ -453,21 +469,21 @@ def html(report: TuneReport) -> str:
     boards = [_board_cells(row) for row in report.boards]
     builders = [_builder_cells(row) for row in report.builders]
     sections = [
-        page.Section("The run", [page.Facts(summary(report))]),
-        page.Section("Estimated latency over time", [_steps(report), page.Text(_plot_text(report))]),
-        page.Section("Tasks", [page.Table(_TASK_HEAD, rows, range(3, len(_TASK_HEAD)), "tasks")]),
-        page.Section("Boards", [page.Table(_capitalize(_BOARD_HEAD), boards, [1, 2, 3], "boards")]),
+        Section("The run", [Facts(summary(report))]),
+        Section("Estimated latency over time", [_steps(report), Text(_plot_text(report))]),
+        Section("Tasks", [Table(rows, _TASK_HEAD, range(3, len(_TASK_HEAD)), name="tasks")]),
+        Section("Boards", [Table(boards, _capitalize(_BOARD_HEAD), [1, 2, 3], name="boards")]),
         *(
-            [page.Section("Builders", [page.Table(_capitalize(_BUILDER_HEAD), builders, [1, 2], "builders")])]
+            [Section("Builders", [Table(builders, _capitalize(_BUILDER_HEAD), [1, 2], name="builders")])]
             if builders
             else []
         ),
     ]
-    marks = [page.MODELLED] if report.modelled else [page.EMULATED] if report.emulated else []
+    marks = [MODELLED] if report.modelled else [EMULATED] if report.emulated else []
     title = f"{report.model} tuned for {report.board}"
-    tone: page.Tone = "plain" if report.estimated_s is not None else "doubt"
-    verdict = page.Verdict(f"{_latency_text(report)}{report.mark}", tone)
-    return page.Page(title, "tune", verdict, sections, marks).html()
+    tone: Tone = "plain" if report.estimated_s is not None else "doubt"
+    verdict = Headline(f"{_latency_text(report)}{report.mark}", tone)
+    return Page(title, "tune", verdict, sections, marks).html()
 
 
 _TASK_HEAD = (
@@ -476,10 +492,10 @@ _TASK_HEAD = (
 )
 
 
-def _html_cells(row: TaskRow, rows: Sequence[TaskRow]) -> tuple[str | page.Cell, ...]:
+def _html_cells(row: TaskRow, rows: Sequence[TaskRow]) -> tuple[str | Cell, ...]:
     _, _, latency, gflops, trials, failed, weight, total, _, _ = _task_cells(row, rows)
     gain, share = _NOTHING if row.gain is None else f"{_gain(row.gain)}x", _share(row, rows)
-    task = (f"{row.name} ({row.id})", row.operator, row.shape, page.Cell(page.percent(share), share))
+    task = (f"{row.name} ({row.id})", row.operator, row.shape, Cell(percent(share), share))
     return (*task, weight, _time(row.untuned_s), latency, gain, total, gflops, trials, failed)
 
 
@@ -487,11 +503,11 @@ def _capitalize(names: Sequence[str]) -> list[str]:
     return [name.capitalize() for name in names]
 
 
-def _steps(report: TuneReport) -> page.Part:
+def _steps(report: TuneReport) -> Part:
     if not report.points:
-        return page.Text(f"There is no estimate: {_no_estimate(report)}.", "doubt")
+        return Text(f"There is no estimate: {_no_estimate(report)}.", "doubt")
     steps = [
-        page.Step(
+        Value(
             point.seconds / 60,
             point.estimated_s * 1e3,
             f"{_time(point.estimated_s)} after {point.seconds / 60:.1f} min, {point.trials} trials",
@@ -499,12 +515,12 @@ def _steps(report: TuneReport) -> page.Part:
         for point in report.points
     ]
     levels = [
-        page.Level(f"{name}, {_time(seconds)}", seconds * 1e3)
+        Level(f"{name}, {_time(seconds)}", seconds * 1e3)
         for name, seconds in (("untuned", report.untuned_s), ("tuned, by the finals", _final_s(report)))
         if seconds is not None
     ]
     caption = "Estimate of one run of the model, by the best trials"
-    return page.Steps(caption, "minutes", "milliseconds", steps, report.seconds / 60, levels)
+    return Plot(caption, "minutes", "milliseconds", [Steps(steps)], levels, report.seconds / 60)
 
 
 def _final_s(report: TuneReport) -> float | None:

@@ -6,7 +6,7 @@ import pytest
 
 from toolchain.pipeline.profile import MACHINE, Row, texts
 from toolchain.pipeline.profile.split import split
-from toolchain.tables import plain
+from toolchain.report import plain
 
 
 def row(kernel, ms, modelled_ms=None, calls=1):

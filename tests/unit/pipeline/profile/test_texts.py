@@ -1,7 +1,7 @@
 """A profile in a terminal."""
 
 from toolchain.pipeline.profile import texts
-from toolchain.tables import plain
+from toolchain.report import plain
 
 
 def test_every_kernel_has_a_line(profile):

@@ -16,8 +16,8 @@ import pytest
 
 from tests.support.paths import DATA
 from toolchain import files
-from toolchain.page.figure import BOTTOM, RIGHT, TOP, WIDTH
-from toolchain.tables import plain
+from toolchain.report import plain
+from toolchain.report.figure import BOTTOM, RIGHT, TOP, WIDTH
 from toolchain.tuning import report as tune_report
 from toolchain.tuning.report import BoardRow, BuilderRow, Point, TaskRow, Totals, TuneReport
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from toolchain import page
 from toolchain.backends.mali.cost.kernel_cost import KernelCost
 from toolchain.backends.mali.cost.network import Costs, Row
 from toolchain.errors import BuildError
-from toolchain.tables import Table
+from toolchain.report import MODELLED, Facts, Headline, Page, Section, Table, Text
 
 _NOTHING = "-"
 _HEAD = (
@@ -93,19 +92,19 @@ def lines(every: Sequence[Costs]) -> list[str | Table]:
     return [*blocks, _WHAT]
 
 
-def section(costs: Costs, *, summed: bool = False) -> page.Section:
+def section(costs: Costs, *, summed: bool = False) -> Section:
     """Return a page's section about the kernels of a network.
 
     Args:
         costs: Its kernels.
         summed: Whether it says, too, what all of them cost, where no verdict does.
     """
-    return page.Section(
+    return Section(
         f"{costs.name} on {costs.gpu.name}",
         [
-            page.Text(f"{summary(costs)}. {_WHAT}." if summed else ""),
-            page.Facts([("Refused", "\n".join(faults(costs)))]),
-            page.Table(_HEAD, [_cells(row) for row in _ordered(costs.rows)], range(1, len(_HEAD)), "kernels"),
+            Text(f"{summary(costs)}. {_WHAT}." if summed else ""),
+            Facts([("Refused", "\n".join(faults(costs)))]),
+            Table([_cells(row) for row in _ordered(costs.rows)], _HEAD, range(1, len(_HEAD)), name="kernels"),
         ],
     )
 
@@ -113,6 +112,6 @@ def section(costs: Costs, *, summed: bool = False) -> page.Section:
 def html(every: Sequence[Costs]) -> str:
     """Render costs as one page that needs no other file."""
     sections = [section(costs) for costs in every]
-    verdict = page.Verdict("\n".join(map(summary, every)), "doubt")
+    verdict = Headline("\n".join(map(summary, every)), "doubt")
     title = ", ".join(dict.fromkeys(costs.name for costs in every))
-    return page.Page(f"{title}: modelled costs", "mali-cost", verdict, sections, [page.MODELLED]).html()
+    return Page(f"{title}: modelled costs", "mali-cost", verdict, sections, [MODELLED]).html()
