@@ -45,7 +45,7 @@ from toolchain.pipeline.profile import pages as profiles
 from toolchain.pipeline.profile.against import Against, Layer
 from toolchain.pipeline.report import Report
 from toolchain.pipeline.rollout import Rollout, Thresholds
-from toolchain.pipeline.rollout import page as rollout
+from toolchain.pipeline.rollout import report as rollout
 from toolchain.pipeline.rollout.state import Record
 from toolchain.pipeline.survey import Outcome, Survey
 from toolchain.report import (
@@ -159,7 +159,7 @@ def tune_report(**values: Any) -> TuneReport:
 def _tune(**values: Any) -> Made:
     found = tune_report(**values)
     # Of the points, the plot shows where they are; a task's own work is in its GFLOPS.
-    return Made(tuning.html(found), found.document(), ("schema_version", "points.*", "tasks.gflop"))
+    return Made(tuning.page(found).html(), found.document(), ("schema_version", "points.*", "tasks.gflop"))
 
 
 def _many_tasks() -> Made:
@@ -371,7 +371,7 @@ def _rolled_out() -> Made:
     plan = dataclasses.replace(PLAN, model=FOREIGN)
     found = Rollout(plan, records, hosts, Thresholds(), FOREIGN, Path(LONG), 12.5, 3)
     unseen = ("schema_version", "devices.exit_code", "success_threshold")
-    return Made(rollout.html(found), found.document(), unseen)
+    return Made(rollout.page(found).html(), found.document(), unseen)
 
 
 PAGES: dict[str, Callable[[], Made]] = {

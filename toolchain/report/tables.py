@@ -18,9 +18,10 @@ class Cell:
     text: str
     share: float | None = None  # from 0 to 1: the length of a bar beside the text; None for no bar
     tone: Tone = "plain"
+    brief: str = ""  # what a terminal shows instead
 
     def __str__(self) -> str:
-        return self.text
+        return self.brief or self.text
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,8 @@ class Table(Part):
         """Return a minimum width for a column of texts: a table scrolls before words are cut to pieces."""
         if column in self.numbers:
             return ""
-        letters = min(max((len(str(row[column])) for row in self.rows), default=0), _ROOM)
+        texts = [cell.text if isinstance(cell, Cell) else cell for cell in (row[column] for row in self.rows)]
+        letters = min(max(map(len, texts), default=0), _ROOM)
         return f' style="min-width: {letters + 2}ch"' if letters else ""
 
     def _row(self, row: Sequence[str | Cell]) -> str:

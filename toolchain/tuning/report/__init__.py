@@ -315,62 +315,40 @@ def live(rows: Sequence[TaskRow], totals: Totals) -> list[str | Table]:
     return [_task_table(rows), "  ".join(fields)]
 
 
-_TASK_COLUMNS = ("ID", "TASK", "LATENCY", "GFLOPS", "TRIALS", "FAILED", "WEIGHT", "TOTAL", "SHARE", "DONE")
-_NUMBERS = (0, *range(2, 9))
-_SPARE = (3, 6, 2, 5, 9)
+_TASK_HEAD = (
+    *("ID", "Task", "Operator", "Shapes", "Latency", "GFLOPS", "Trials", "Failed", "Weight", "Total", "Share"),
+    *("Untuned", "Gain", "Done"),
+)
 
 
 def _task_table(rows: Sequence[TaskRow]) -> Table:
-    return Table([_task_cells(row, rows) for row in rows], _TASK_COLUMNS, _NUMBERS, _SPARE)
+    cells = [_task_cells(row, rows) for row in rows]
+    return Table(cells, _TASK_HEAD, (0, *range(4, 13)), (5, 8, 4, 7, 13), (2, 3, 11, 12), "tasks")
 
 
-def _task_cells(row: TaskRow, rows: Sequence[TaskRow]) -> tuple[str, ...]:
-    name = row.name if len(row.name) <= _NAME_WIDTH else f"{row.name[: _NAME_WIDTH - 1]}…"
+def _task_cells(row: TaskRow, rows: Sequence[TaskRow]) -> tuple[str | Cell, ...]:
+    brief = row.name if len(row.name) <= _NAME_WIDTH else f"{row.name[: _NAME_WIDTH - 1]}…"
     share = _share(row, rows)
     return (
         str(row.id),
-        name,
+        Cell(row.name, brief=brief),
+        row.operator,
+        row.shape,
         _time(row.best_s),
         _NOTHING if row.gflops is None else f"{row.gflops:.2f}",
         str(row.trials),
         str(row.failed),
         str(row.weight),
         _time(row.total_s),
-        _NOTHING if share is None else f"{share:.1%}",
+        Cell(percent(share), share),
+        _time(row.untuned_s),
+        _NOTHING if row.gain is None else f"{row.gain:.2f}x",
         "yes" if row.done else "",
     )
 
 
 def _time(seconds: float | None) -> str:
     return _NOTHING if seconds is None else duration(seconds * 1e3)
-
-
-def _gain(ratio: float | None) -> str:
-    return _NOTHING if ratio is None else f"{ratio:.2f}"
-
-
-def render_text(report: TuneReport) -> list[str | Table]:
-    """Return a report for the terminal, as lines and tables."""
-    head = Table([row for row in summary(report) if row[1]])
-    boards = Table([_board_cells(row) for row in report.boards], _BOARD_HEAD, numbers=[1, 2, 3])
-    blocks: list[str | Table] = [head, "", _task_table(report.tasks), "", boards]
-    if report.builders:
-        blocks += ["", Table([_builder_cells(row) for row in report.builders], _BUILDER_HEAD, numbers=[1, 2])]
-    return blocks
-
-
-_BOARD_HEAD = ("BOARD", "TRIALS", "FAILED", "QUARANTINES")
-
-
-def _board_cells(row: BoardRow) -> tuple[str, ...]:
-    return row.name, str(row.trials), str(row.failed), str(row.quarantines)
-
-
-_BUILDER_HEAD = ("BUILDER", "PROCESSES", "CANDIDATES", "NOTE")
-
-
-def _builder_cells(row: BuilderRow) -> tuple[str, ...]:
-    return row.name, str(row.processes), str(row.candidates), row.note
 
 
 def summary(report: TuneReport) -> list[tuple[str, str]]:
@@ -399,8 +377,8 @@ def _latency_text(report: TuneReport) -> str:
         return f"no estimate: {_no_estimate(report)}"
     if report.untuned_s is None:
         return f"{_time(estimated)} estimated"
-    gain = _gain(report.untuned_s / estimated)
-    return f"{_time(estimated)} estimated, {gain} times as fast as untuned ({_time(report.untuned_s)})"
+    gain = report.untuned_s / estimated
+    return f"{_time(estimated)} estimated, {gain:.2f} times as fast as untuned ({_time(report.untuned_s)})"
 
 
 def _no_estimate(report: TuneReport) -> str:
@@ -463,44 +441,24 @@ def _pairs(values: Mapping[str, Any]) -> str:
 # --- the page --------------------------------------------------------------------------------------------------
 
 
-def html(report: TuneReport) -> str:
+def page(report: TuneReport) -> Page:
     # The tasks that take most of the time come first, those without a latency last.
-    rows = [_html_cells(row, report.tasks) for row in sorted(report.tasks, key=lambda row: -(row.total_s or 0.0))]
-    boards = [_board_cells(row) for row in report.boards]
-    builders = [_builder_cells(row) for row in report.builders]
+    tasks = sorted(report.tasks, key=lambda row: -(row.total_s or 0.0))
+    boards = [(row.name, str(row.trials), str(row.failed), str(row.quarantines)) for row in report.boards]
+    builders = [(row.name, str(row.processes), str(row.candidates), row.note) for row in report.builders]
+    board_table = Table(boards, ("Board", "Trials", "Failed", "Quarantines"), (1, 2, 3), name="boards")
+    builder_table = Table(builders, ("Builder", "Processes", "Candidates", "Note"), (1, 2), name="builders")
     sections = [
-        Section("The run", [Facts(summary(report))]),
+        Section("The run", [Facts(summary(report))], on_terminal=True),
         Section("Estimated latency over time", [_steps(report), Text(_plot_text(report))]),
-        Section("Tasks", [Table(rows, _TASK_HEAD, range(3, len(_TASK_HEAD)), name="tasks")]),
-        Section("Boards", [Table(boards, _capitalize(_BOARD_HEAD), [1, 2, 3], name="boards")]),
-        *(
-            [Section("Builders", [Table(builders, _capitalize(_BUILDER_HEAD), [1, 2], name="builders")])]
-            if builders
-            else []
-        ),
+        Section("Tasks", [_task_table(tasks)], on_terminal=True),
+        Section("Boards", [board_table], on_terminal=True),
+        Section("Builders", [builder_table] if builders else [], on_terminal=True),
     ]
     marks = [MODELLED] if report.modelled else [EMULATED] if report.emulated else []
-    title = f"{report.model} tuned for {report.board}"
     tone: Tone = "plain" if report.estimated_s is not None else "doubt"
-    verdict = Headline(f"{_latency_text(report)}{report.mark}", tone)
-    return Page(title, "tune", verdict, sections, marks).html()
-
-
-_TASK_HEAD = (
-    *("Task", "Operator", "Shapes", "Share", "Calls", "Untuned", "Tuned", "Gain"),
-    *("All calls", "GFLOPS", "Trials", "Failed"),
-)
-
-
-def _html_cells(row: TaskRow, rows: Sequence[TaskRow]) -> tuple[str | Cell, ...]:
-    _, _, latency, gflops, trials, failed, weight, total, _, _ = _task_cells(row, rows)
-    gain, share = _NOTHING if row.gain is None else f"{_gain(row.gain)}x", _share(row, rows)
-    task = (f"{row.name} ({row.id})", row.operator, row.shape, Cell(percent(share), share))
-    return (*task, weight, _time(row.untuned_s), latency, gain, total, gflops, trials, failed)
-
-
-def _capitalize(names: Sequence[str]) -> list[str]:
-    return [name.capitalize() for name in names]
+    headline = Headline(f"{_latency_text(report)}{report.mark}", tone)
+    return Page(f"{report.model} tuned for {report.board}", "tune", headline, sections, marks)
 
 
 def _steps(report: TuneReport) -> Part:
