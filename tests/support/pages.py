@@ -225,7 +225,7 @@ def _full_report() -> Report:
 
 
 def _measured(found: Report, *unseen: str) -> Made:
-    return Made(measured.html(found), found.document(), ("schema_version", "latency_ms.samples", *unseen))
+    return Made(measured.page(found).html(), found.document(), ("schema_version", "latency_ms.samples", *unseen))
 
 
 def comparison(first: Sequence[float], second: Sequence[float], rounds: int = 12, **values: Any) -> Comparison:

@@ -78,7 +78,8 @@ class Notes(Part):
         return f"<ul{classes('notes', self.tone)}>{items}</ul>" if items else ""
 
     def printed(self) -> Sequence[str]:
-        return tuple(map(printable, self.texts))
+        mark = "warning: " if self.tone == "doubt" else ""
+        return tuple(printable(f"{mark}{text}") for text in self.texts)
 
 
 def wide(inner: str, name: str) -> str:

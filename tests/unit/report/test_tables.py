@@ -38,7 +38,7 @@ def test_a_terminal_shows_some_sections_of_a_page():
         Section("last", [Text("text"), Notes(["note"]), Bars("plot", "ms", [])], on_terminal=True),
     ]
     page = Page("title", "test", None, sections)
-    assert report.plain(page.printed()) == "name  a\n\ntext\nnote"
+    assert report.plain(page.printed()) == "name  a\n\ntext\nwarning: note"
 
 
 def test_several_parts_are_lines_below_each_other():
