@@ -303,7 +303,7 @@ def profile(number: int = 27, **values: Any) -> Profile:
 
 def _profiled(found: Profile) -> Made:
     unseen = ("schema_version", "other_runs", "peak.max_khz")
-    return Made(profiles.profile_page(found).decode(), found.document(), unseen)
+    return Made(profiles.profile_page(found).html(), found.document(), unseen)
 
 
 def _doubtful_profile() -> Profile:

@@ -41,7 +41,7 @@ class Table(Part):
 
     @property
     def lines(self) -> list[list[str]]:
-        head = [[name.upper() for name in self.head]] if self.head else []
+        head = [list(map(_capitals, self.head))] if self.head else []
         return head + [list(map(str, row)) for row in self.rows]
 
     def without(self, column: int) -> Table:
@@ -57,7 +57,7 @@ class Table(Part):
         while table.details:
             table = table.without(table.details[0])
         rows = [[printable(str(cell)) for cell in row] for row in table.rows]
-        return (replace(table, rows=rows, head=[printable(name.upper()) for name in table.head]),)
+        return (replace(table, rows=rows, head=[printable(_capitals(name)) for name in table.head]),)
 
     def __str__(self) -> str:
         widths = [max(map(len, column)) for column in zip(*self.lines, strict=True)]
@@ -95,6 +95,10 @@ class Table(Part):
         text = escaped(cell.text)
         inner = text if cell.share is None else f'<span class="beside">{_bar(cell.share)}{text}</span>'
         return f"<{tag}{kinds}{' ' if attribute else ''}{attribute}>{inner}</{tag}>"
+
+
+def _capitals(name: str) -> str:
+    return name if "/" in name else name.upper()  # units such as GB/s keep their letters
 
 
 def _bar(share: float) -> str:

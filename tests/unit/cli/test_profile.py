@@ -11,7 +11,8 @@ from tests.support.commands import done, parsed, toolchain
 from toolchain.cli import profile as commands
 from toolchain.device.store import Store
 from toolchain.errors import BusyError
-from toolchain.pipeline.profile import Profile, pages
+from toolchain.pipeline.profile import Profile
+from toolchain.report import Page
 from toolchain.shell import LocalShell
 
 
@@ -84,7 +85,7 @@ def test_a_page_that_nobody_asked_for_is_not_made(device, monkeypatch):
     def fails(_found):
         raise AssertionError
 
-    monkeypatch.setattr(pages, "profile_page", fails)
+    monkeypatch.setattr(Page, "html", fails)
     monkeypatch.setattr(Profile, "trace", fails)
     assert "KERNEL" in done("profile", "--root", device, "--runs", 3).out
 

@@ -7,7 +7,7 @@ from toolchain.units import duration
 
 
 def test_a_page_has_all_rows_and_no_markup_of_a_kernel(profile):
-    text = pages.profile_page(profile).decode()
+    text = pages.profile_page(profile).html()
     assert is_ours(text[:HEAD].encode())
     assert "odd&lt;b&gt;" in text
     assert "<b>" not in text
@@ -16,7 +16,7 @@ def test_a_page_has_all_rows_and_no_markup_of_a_kernel(profile):
 
 
 def test_marks_stand_on_the_page(doubtful):
-    text = pages.profile_page(doubtful).decode()
+    text = pages.profile_page(doubtful).html()
     assert '<span class="mark doubt">emulated</span>' in text
     assert '<span class="mark doubt">modelled</span>' in text
 
