@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from toolchain.printable import printable
 from toolchain.report.parts import Part, Tone, classes, escaped, wide
 
+_CAPITALS = re.compile("[A-Z]{2}")
 _ROOM = 20  # letters of the longest texts in a column that stand in a line at least
 
 
@@ -98,7 +100,7 @@ class Table(Part):
 
 
 def _capitals(name: str) -> str:
-    return name if "/" in name else name.upper()  # units such as GB/s keep their letters
+    return name if _CAPITALS.search(name) else name.upper()  # GB/s keeps its letters
 
 
 def _bar(share: float) -> str:
