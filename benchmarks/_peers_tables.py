@@ -9,7 +9,7 @@ from typing import Any
 from _peers import OTHER_PRECISION, PEERS, TITLES
 
 from benchmarks import _ab
-from toolchain.tables import Table
+from toolchain.report import Table
 
 LIMIT = 1e-3
 """Of the largest absolute difference of float32 outputs over their largest absolute value."""

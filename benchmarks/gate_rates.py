@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks import _recorded
+from toolchain.report import Table
 from toolchain.stats import Rule, Verdict
-from toolchain.tables import Table
 
 CHANGES = (0.0, 0.01, 0.02, 0.03, 0.05, 0.07, 0.10, -0.05)
 ALARMS, FOUND, PASSED, PASSED_NOISY = 0.01, 0.95, 0.01, 0.04

@@ -40,7 +40,7 @@ from benchmarks._peers_networks import Network, obtain
 from benchmarks.rounds import cpu_name
 from toolchain import bundle
 from toolchain.records import SHIPPED
-from toolchain.tables import Table
+from toolchain.report import Table
 
 NORMS = "layernorm-softmax"
 NETWORKS = ("vit-script", "unet-script", NORMS)

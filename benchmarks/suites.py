@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from _suites_sources import SUITES, Found
 
 from tests.support.judged import FAILED, KINDS, RIGHT, Verdict
-from toolchain.tables import Table
+from toolchain.report import Table
 
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST_S = 180.0

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from toolchain import files
 from toolchain.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, ToolchainError, VerificationError
 
 if TYPE_CHECKING:
-    import xml.etree.ElementTree as ET
     from collections.abc import Mapping
-
-_NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True)
@@ -45,29 +41,13 @@ class Failure:
         self, suite: str, classname: str, name: str, seconds: float = 0.0, properties: Mapping[str, str] | None = None
     ) -> bytes:
         """Return JUnit XML with one case: a failure if the model did not pass, else an error."""
-        import xml.etree.ElementTree as ET  # noqa: PLC0415 - the help needs none of this
+        from toolchain.report.junit import Case, Suite  # noqa: PLC0415 - the help needs none of this
 
-        kind = "failure" if self.exit_code == VerificationError.exit_code else "error"
-        counts = {"failures": str(int(kind == "failure")), "errors": str(int(kind == "error"))}
-        root = ET.Element("testsuite", {"name": suite, "tests": "1", **counts})
-        if properties:
-            table = ET.SubElement(root, "properties")
-            for key, value in properties.items():
-                ET.SubElement(table, "property", name=key, value=value)
-        case = ET.SubElement(root, "testcase", classname=classname, name=name, time=f"{seconds:.3f}")
-        lines = filter(None, (self.details, self.hint and f"hint: {self.hint}"))
-        ET.SubElement(case, kind, message=self.message).text = "\n".join(lines)
-        return encoded(root)
+        outcome: Literal["failure", "error"] = "failure" if self.exit_code == VerificationError.exit_code else "error"
+        details = "\n".join(filter(None, (self.details, self.hint and f"hint: {self.hint}")))
+        case = Case(name, outcome, self.message, details=details, seconds=seconds)
+        return Suite(suite, classname, [case], properties or {}).xml()
 
 
 # a report's content from the start of a run until its end
 NOT_ENDED = Failure("the run has not finished", "it is still running, or it was killed", exit_code=None)
-
-
-def encoded(suite: ET.Element) -> bytes:
-    """Encode XML, without characters that it cannot contain, such as those of a compiler's colours."""
-    import xml.etree.ElementTree as ET  # noqa: PLC0415 - as above
-
-    ET.indent(suite)
-    text: str = ET.tostring(suite, encoding="unicode")
-    return f"<?xml version='1.0' encoding='utf-8'?>\n{_NO_XML.sub('', text)}\n".encode()

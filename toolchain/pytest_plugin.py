@@ -218,7 +218,7 @@ def _progress_writer(config: pytest.Config) -> Callable[[str], None]:
     if reporter is None or capture is None:
         return lambda _line: None
 
-    from toolchain.tables import printable  # noqa: PLC0415 - see above
+    from toolchain.printable import printable  # noqa: PLC0415 - see above
 
     def report(line: str) -> None:
         with capture.global_and_fixture_disabled():
@@ -288,7 +288,7 @@ def pytest_runtest_makereport(
     ):
         report.longrepr = _error_lines(call.excinfo.value)  # instead of a traceback through our fixtures
     elif report.failed and relevant:
-        from toolchain.tables import printable  # noqa: PLC0415 - see above
+        from toolchain.printable import printable  # noqa: PLC0415 - see above
 
         first = relevant[0]
         text = printable("\n".join(filter(None, [first.message, first.details, first.hint])))
@@ -298,7 +298,7 @@ def pytest_runtest_makereport(
 
 def _error_lines(fault: ToolchainError | pytest.UsageError) -> str:
     """Format a fault as the command line does."""
-    from toolchain.tables import printable  # noqa: PLC0415 - see above
+    from toolchain.printable import printable  # noqa: PLC0415 - see above
 
     details, hint = getattr(fault, "details", ""), getattr(fault, "hint", "")
     lines = [f"error: {fault}", *(f"  {line}" for line in details.splitlines()), *([f"hint: {hint}"] if hint else [])]

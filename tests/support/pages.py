@@ -17,7 +17,7 @@ import numpy as np
 
 from tests.support import gates
 from tests.support.rollouts import NEW, OLD, PLAN
-from toolchain import page, stats
+from toolchain import stats
 from toolchain.bundle.manifest import Modelled
 from toolchain.cli import reports
 from toolchain.device import bench
@@ -44,9 +44,34 @@ from toolchain.pipeline.profile import pages as profiles
 from toolchain.pipeline.profile.against import Against, Layer
 from toolchain.pipeline.report import Report
 from toolchain.pipeline.rollout import Rollout, Thresholds
-from toolchain.pipeline.rollout import page as rollout
+from toolchain.pipeline.rollout import report as rollout
 from toolchain.pipeline.rollout.state import Record
 from toolchain.pipeline.survey import Outcome, Survey
+from toolchain.report import (
+    EMULATED,
+    INCONCLUSIVE,
+    MODELLED,
+    Bar,
+    Bars,
+    Cell,
+    Dots,
+    Facts,
+    Group,
+    Headline,
+    Histogram,
+    Level,
+    Mark,
+    Notes,
+    Page,
+    Plot,
+    Section,
+    Steps,
+    Strokes,
+    Table,
+    Text,
+    Value,
+    samples,
+)
 from toolchain.tensors import Difference
 from toolchain.tuning import report as tuning
 from toolchain.tuning.report import BoardRow, Point, TaskRow, TuneReport
@@ -75,32 +100,30 @@ class Made:
 
 def _kit(values: Sequence[float]) -> Made:
     """Every kind of part, with the same values."""
-    dots = [
-        page.Dot(place, value, 0.9 * value, 1.2 * value, FOREIGN, place % 2) for place, value in enumerate(values[:300])
-    ]
-    bars = [page.Bar(f"{LONG}{place}", value, f"{value:.3g} ms") for place, value in enumerate(values[:30])]
-    levels = [page.Level("least, 1.01", 1.01), page.Level("worst, 1.05", 1.05), page.Level("", 1.0)]
+    dots = [Value(place, value, FOREIGN, 0.9 * value, 1.2 * value) for place, value in enumerate(values[:300])]
+    bars = [Bar(f"{LONG}{place}", value, f"{value:.3g} ms") for place, value in enumerate(values[:30])]
+    levels = [Level("least, 1.01", 1.01), Level("worst, 1.05", 1.05), Level("", 1.0)]
     sides = values[: len(values) // 2], values[len(values) // 2 :]
     ends = {"low": -1.0, "high": 1.5}
-    cells = [(f"{LONG}{place}", page.Cell(f"{value:.2%}", value), FOREIGN) for place, value in enumerate(values[:5])]
+    cells = [(f"{LONG}{place}", Cell(f"{value:.2%}", value), FOREIGN) for place, value in enumerate(values[:5])]
+    strokes = [Strokes(samples(sides[0]), "base"), Strokes(samples(sides[1]), "new")]
+    dotted = [Dots(dots[::2], "test"), Dots(dots[1::2], "confirmation")]
     plots = [
-        page.Steps("Steps", "minutes", "ms", [page.Step(*pair) for pair in enumerate(values[:300])], 5.0, levels),
-        page.Dots("Dots", "round", "ratio", dots, levels, ["test", "confirmation"]),
-        page.Series("Series", "run", "ms", [page.Run("base", sides[0]), page.Run("new", sides[1])], levels[:1]),
-        page.Histogram("Histogram", "ms", [page.Group("base", sides[0]), page.Group(LONG * 2, sides[1])]),
-        page.Bars("Bars", "ms", bars),
-        page.Bars("Differences", "ms", [dataclasses.replace(one, value=1 - one.value, **ends) for one in bars]),
+        Plot("Steps", "minutes", "ms", [Steps([Value(*pair) for pair in enumerate(values[:300])])], levels, 5.0),
+        Plot("Dots", "round", "ratio", dotted, levels),
+        Plot("Series", "run", "ms", strokes, levels[:1]),
+        Histogram("Histogram", "ms", [Group("base", sides[0]), Group(LONG * 2, sides[1])]),
+        Bars("Bars", "ms", bars),
+        Bars("Differences", "ms", [dataclasses.replace(one, value=1 - one.value, **ends) for one in bars]),
     ]  # fmt: skip
     sections = [
-        page.Section("Texts", [page.Text(FOREIGN, "bad"), page.Notes([FOREIGN, LONG]), page.Facts([(LONG, FOREIGN)])]),
-        page.Section("Nothing", [page.Notes([]), page.Facts([("none", "")])]),
-        page.Section("Table", [page.Table(("Name", "Share", "Said"), cells, [1])]),
-        page.Section("Plots", plots),
+        Section("Texts", [Text(FOREIGN, "bad"), Notes([FOREIGN, LONG]), Facts([(LONG, FOREIGN)])]),
+        Section("Nothing", [Notes([]), Facts([("none", "")])]),
+        Section("Table", [Table(cells, ("Name", "Share", "Said"), [1])]),
+        Section("Plots", plots),
     ]
-    marks = [page.EMULATED, page.MODELLED, page.INCONCLUSIVE, page.Mark("passed", "good"), page.Mark(FOREIGN, "bad")]
-    return Made(
-        page.Page(f"{LONG} {FOREIGN}", "kit", page.Verdict(f"{LONG}\n{FOREIGN}", "bad"), sections, marks).html()
-    )
+    marks = [EMULATED, MODELLED, INCONCLUSIVE, Mark("passed", "good"), Mark(FOREIGN, "bad")]
+    return Made(Page(f"{LONG} {FOREIGN}", "kit", Headline(f"{LONG}\n{FOREIGN}", "bad"), sections, marks).html())
 
 
 def spread(number: int, seed: int = 1) -> list[float]:
@@ -135,7 +158,7 @@ def tune_report(**values: Any) -> TuneReport:
 def _tune(**values: Any) -> Made:
     found = tune_report(**values)
     # Of the points, the plot shows where they are; a task's own work is in its GFLOPS.
-    return Made(tuning.html(found), found.document(), ("schema_version", "points.*", "tasks.gflop"))
+    return Made(tuning.page(found).html(), found.document(), ("schema_version", "points.*", "tasks.gflop"))
 
 
 def _many_tasks() -> Made:
@@ -201,7 +224,7 @@ def _full_report() -> Report:
 
 
 def _measured(found: Report, *unseen: str) -> Made:
-    return Made(measured.html(found), found.document(), ("schema_version", "latency_ms.samples", *unseen))
+    return Made(measured.page(found).html(), found.document(), ("schema_version", "latency_ms.samples", *unseen))
 
 
 def comparison(first: Sequence[float], second: Sequence[float], rounds: int = 12, **values: Any) -> Comparison:
@@ -279,7 +302,7 @@ def profile(number: int = 27, **values: Any) -> Profile:
 
 def _profiled(found: Profile) -> Made:
     unseen = ("schema_version", "other_runs", "peak.max_khz")
-    return Made(profiles.profile_page(found).decode(), found.document(), unseen)
+    return Made(profiles.profile_page(found).html(), found.document(), unseen)
 
 
 def _doubtful_profile() -> Profile:
@@ -347,7 +370,7 @@ def _rolled_out() -> Made:
     plan = dataclasses.replace(PLAN, model=FOREIGN)
     found = Rollout(plan, records, hosts, Thresholds(), FOREIGN, Path(LONG), 12.5, 3)
     unseen = ("schema_version", "devices.exit_code", "success_threshold")
-    return Made(rollout.html(found), found.document(), unseen)
+    return Made(rollout.page(found).html(), found.document(), unseen)
 
 
 PAGES: dict[str, Callable[[], Made]] = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolchain import tables
+from toolchain import units
 
 
 @pytest.mark.parametrize(
@@ -20,11 +20,11 @@ from toolchain import tables
     ],
 )
 def test_times_below_a_hundredth_of_a_millisecond_are_in_microseconds(milliseconds, text):
-    assert tables.duration(milliseconds) == text
+    assert units.duration(milliseconds) == text
 
 
 def test_differences_have_a_sign():
-    assert [tables.duration(value, signed=True) for value in (0.6, -0.6, 0.002, -0.002)] == [
+    assert [units.duration(value, signed=True) for value in (0.6, -0.6, 0.002, -0.002)] == [
         "+0.6000 ms",
         "-0.6000 ms",
         "+2.000 µs",

@@ -8,8 +8,8 @@ from typing import Any
 
 from toolchain.device.probe import AcceleratorProbe, DeviceProbe
 from toolchain.progress import size_text
+from toolchain.report import Table
 from toolchain.shell import is_adb
-from toolchain.tables import Table
 
 _SHOWN = 6
 _UNSURE = ": an emulator, or a virtual machine with real times; pass --no-emulated for the latter"

@@ -17,7 +17,7 @@ from toolchain.cli.console import SCREEN, Console, Result, json_text, with_next
 from toolchain.cli.gathering import gather, option, same
 from toolchain.errors import BuildError, DeviceError, InputError, ToolchainError, VerificationError
 from toolchain.progress import stage
-from toolchain.tables import Table, parts
+from toolchain.report import Table, parts
 
 if TYPE_CHECKING:
     from toolchain.adoption import Adoption, AdoptionRequest

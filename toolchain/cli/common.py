@@ -460,13 +460,10 @@ class ReportOptions:
     def write(self, report: Report, command: str) -> Result:
         """Write a report of a command to its files; return what to print."""
         from toolchain.pipeline.pages import measured
-        from toolchain.pipeline.report import junit, render_text
 
-        others = {
-            self.junit_path: lambda: junit(report),
-            self.html_path: lambda: measured.html(report, command).encode(),
-        }
-        return write_reports(Result(render_text(report), report.document()), self.json_path, others)
+        page = measured.page(report, command)
+        others = {self.junit_path: lambda: measured.junit(report), self.html_path: lambda: page.html().encode()}
+        return write_reports(Result(page.printed(), report.document()), self.json_path, others)
 
 
 PAGES = {"--html": PAGE}

@@ -14,7 +14,7 @@ import click
 
 from toolchain.cli import terminal
 from toolchain.errors import ToolchainError
-from toolchain.tables import Shown, parts
+from toolchain.report import Shown, parts
 
 SCREEN = terminal.Screen(lambda: sys.stderr)
 """Progress goes to standard error, so that standard output has the result alone."""

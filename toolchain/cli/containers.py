@@ -14,7 +14,7 @@ from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather, option
 from toolchain.errors import VerificationError
 from toolchain.progress import size_text
-from toolchain.tables import Table
+from toolchain.report import Table
 
 if TYPE_CHECKING:
     from toolchain.containers import images

@@ -18,7 +18,7 @@ from toolchain.cli.gathering import gather, option, record, same
 from toolchain.cli.registry import RegistryOptions
 from toolchain.errors import InputError
 from toolchain.progress import size_text
-from toolchain.tables import Table
+from toolchain.report import Table
 
 if TYPE_CHECKING:
     from toolchain.board import Board

@@ -18,7 +18,7 @@ from toolchain.cli.connection import DeviceOptions
 from toolchain.cli.console import Console, Result, with_next
 from toolchain.cli.gathering import gather, option, record, same, single
 from toolchain.errors import InputError
-from toolchain.tables import Table
+from toolchain.report import Table
 
 if TYPE_CHECKING:
     from toolchain.tuning.build.cluster.scheduler import Scheduler

@@ -10,7 +10,7 @@ import click
 
 from toolchain.cli import common, declare, helptext
 from toolchain.cli.console import Result
-from toolchain.tables import Table
+from toolchain.report import Table
 
 if TYPE_CHECKING:
     from toolchain.models.inspection import Inspection, Output

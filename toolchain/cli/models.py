@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from toolchain.cli import declare
 from toolchain.cli.console import Result
-from toolchain.tables import Table
+from toolchain.report import Table
 
 
 @declare.command()

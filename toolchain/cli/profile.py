@@ -74,7 +74,7 @@ def profile(console: Console, /, source: str | None, options: ProfileOptions) ->
     """
     from toolchain.pipeline import ab
     from toolchain.pipeline import profile as profiling
-    from toolchain.pipeline.profile import against, pages, texts
+    from toolchain.pipeline.profile import against, pages
 
     if options.against and options.trace:
         raise InputError(
@@ -100,8 +100,11 @@ def profile(console: Console, /, source: str | None, options: ProfileOptions) ->
                 Result(against.render_text(comparison), comparison.document()), options.json_path, page
             )
         profile = profiling.run(locked.sides[0], inputs, locked.program, locked.device, options.request(), console.say)
+        profile_page = pages.profile_page(profile)
         files: dict[Path | None, Callable[[], bytes]] = {
-            options.html: functools.partial(pages.profile_page, profile),
+            options.html: lambda: profile_page.html().encode(),
             options.trace: profile.trace,
         }
-        return write_reports(Result(texts.render_text(profile), profile.document()), options.json_path, files)
+        return write_reports(
+            Result(pages.profile_page(profile).printed(), profile.document()), options.json_path, files
+        )

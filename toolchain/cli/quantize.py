@@ -14,7 +14,7 @@ from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather, option, record
 from toolchain.cli.reports import json_kind
 from toolchain.errors import InputError
-from toolchain.tables import Table
+from toolchain.report import Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

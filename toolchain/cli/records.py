@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolchain import tables
+from toolchain import report as reports
 from toolchain.cli import common, declare, helptext
 from toolchain.cli.connection import BoardOptions
 from toolchain.cli.console import Console, Result
@@ -78,7 +78,7 @@ def best(console: Console, /, file: Path | None, board_name: str, target_id: str
         name = workload.name if workload else record.workload
         rows.append((record.key.id, name, _milliseconds(record.latency_s), note))
     text = (
-        tables.Table(rows, ("TARGET", "KERNEL", "LATENCY", "NOTES"), numbers=[2])
+        reports.Table(rows, ("TARGET", "KERNEL", "LATENCY", "NOTES"), numbers=[2])
         if rows
         else f"{source} holds no trials"
     )
@@ -271,10 +271,10 @@ def _key_text(key: Key) -> str:
     return f"{key.id}  {key.target}, TVM {key.tvm}{threads}{measured}{mark}"
 
 
-def _table_text(table: Table) -> list[str | tables.Table]:
+def _table_text(table: Table) -> list[str | reports.Table]:
     heads = ("TASK", "TRIALS", "FAILED", "LATENCY", "GFLOPS", "BOARD", "TUNER", "FINAL", "WORKLOAD")
     rows = [_row_cells(row) for row in table.rows]
-    return [f"target {_key_text(table.key)}", tables.Table(rows, heads, numbers=[1, 3, 4], spare=[8, 6, 4, 5])]
+    return [f"target {_key_text(table.key)}", reports.Table(rows, heads, numbers=[1, 3, 4], spare=[8, 6, 4, 5])]
 
 
 def _row_cells(row: Row) -> tuple[str, ...]:

@@ -117,24 +117,24 @@ JUNIT = Kind(
 
 
 def _foreign_page(path: Path) -> str:
-    from toolchain import page
+    from toolchain.report import HEAD, is_ours
 
     with path.open("rb") as stream:
-        head = stream.read(page.HEAD)
-    return "" if page.is_ours(head) else "it is not a page of this toolchain"
+        head = stream.read(HEAD)
+    return "" if is_ours(head) else "it is not a page of this toolchain"
 
 
 def _failed_page(failure: Failure, run: Run) -> bytes:
-    from toolchain import page
+    from toolchain.report import Facts, Headline, Page, Part, Section, Text
 
     code = "" if failure.exit_code is None else f"exit code {failure.exit_code}"
-    body: list[page.Part] = [
-        page.Text(failure.details),
-        page.Facts([("what to do", failure.hint), ("it ended with", code)]),
+    body: list[Part] = [
+        Text(failure.details),
+        Facts([("what to do", failure.hint), ("it ended with", code)]),
     ]
-    verdict = page.Verdict(failure.message, "doubt" if failure.exit_code is None else "bad")
-    sections = [page.Section("What is known", body)]
-    return page.Page(f"toolchain {run.command}: {run.about}", run.command, verdict, sections).html().encode()
+    verdict = Headline(failure.message, "doubt" if failure.exit_code is None else "bad")
+    sections = [Section("What is known", body)]
+    return Page(f"toolchain {run.command}: {run.about}", run.command, verdict, sections).html().encode()
 
 
 PAGE = Kind("a page", _foreign_page, _failed_page)

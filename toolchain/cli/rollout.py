@@ -199,12 +199,11 @@ class RolloutOptions:
 
     def write(self, outcome: Rollout) -> Result:
         """Write the reports; return what to print, with the error of a roll-out that stopped."""
-        from toolchain.pipeline.rollout import page, texts
+        from toolchain.pipeline.rollout.report import junit, page, render_text
 
-        others = {self.junit_path: lambda: texts.junit(outcome), self.html_path: lambda: page.html(outcome).encode()}
-        return write_reports(
-            Result(texts.render_text(outcome), outcome.document(), fault=outcome.fault()), self.json_path, others
-        )
+        others = {self.junit_path: lambda: junit(outcome), self.html_path: lambda: page(outcome).html().encode()}
+        result = Result(render_text(outcome), outcome.document(), fault=outcome.fault())
+        return write_reports(result, self.json_path, others)
 
 
 @contextlib.contextmanager

@@ -12,8 +12,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from toolchain.printable import printable
 from toolchain.progress import MEGABYTES, Step
-from toolchain.tables import Shown, Table, parts, plain, printable
+from toolchain.report import Shown, Table, parts, plain
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -150,7 +151,7 @@ def _rich_table(table: Table, widths: Sequence[int]) -> RenderableType:
         justify: Any = "right" if column in table.numbers else "left"
         rich_table.add_column(name, width=width, justify=justify, style="name" if column == 0 else "", overflow="fold")
     for row in table.rows:
-        rich_table.add_row(*row)
+        rich_table.add_row(*map(str, row))
     return rich_table
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from toolchain.farm.boards import BoardRequest
     from toolchain.pipeline.preflight import Connect
     from toolchain.pipeline.tune import TuneRequest
-    from toolchain.tables import Table
+    from toolchain.report import Table
     from toolchain.tuning.report import TuneReport
 
 
@@ -178,8 +178,8 @@ def tune(console: Console, /, source: str, options: TuneOptions, *, as_json: boo
     report = run_tune(console, source, options)
     if not options.no_compare:
         report = _compare_end_to_end(console, source, options, report)
-    result = Result(reports.render_text(report), report.document(), as_json)
-    return write_reports(result, None, {options.html_path: lambda: reports.html(report).encode()})
+    result = Result(reports.page(report).printed(), report.document(), as_json)
+    return write_reports(result, None, {options.html_path: lambda: reports.page(report).html().encode()})
 
 
 def run_tune(console: Console, source: str, options: TuneOptions, *, passing: bool = False) -> TuneReport:

@@ -31,7 +31,8 @@ from toolchain.farm import boards
 from toolchain.pipeline import tune
 from toolchain.records import RecordFile, default_path
 from toolchain.records.tasks import called, layer_hash, layer_of
-from toolchain.tables import Table, duration
+from toolchain.report import Table
+from toolchain.units import duration
 
 _REVISIONS = {revision.date: revision for revision in Revision}
 _NEWEST = Revision.V2020_12

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 from toolchain import process, state
 from toolchain.errors import BusyError, DeviceError
+from toolchain.printable import printable
 from toolchain.progress import reminding
 from toolchain.shell import RemoteProcess, Shell
 from toolchain.shell.bounds import MAX_OUTPUT
-from toolchain.tables import printable
 
 LEASE_S = 30
 WITHIN = "TOOLCHAIN_DEVICE_LOCK"

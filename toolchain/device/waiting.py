@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from toolchain.errors import BusyError
-from toolchain.tables import printable
+from toolchain.printable import printable
 
 T = TypeVar("T")
 Tell = Callable[[str], None]

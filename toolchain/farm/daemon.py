@@ -27,8 +27,8 @@ from toolchain.farm.grants import Client
 from toolchain.farm.lease_queue import LeaseRequest
 from toolchain.farm.pool import Pool
 from toolchain.farm.protocol import Link, Message, ServedDevice
+from toolchain.printable import printable
 from toolchain.shell.adb import client as adb
-from toolchain.tables import printable
 
 ATTACHED = "attached"
 

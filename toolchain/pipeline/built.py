@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from toolchain import page
 from toolchain.bundle import Bundle
 from toolchain.bundle.manifest import InHalf, Tuned
 from toolchain.errors import ToolchainError, VerificationError
 from toolchain.progress import size_text
-from toolchain.tables import Table
+from toolchain.report import EMULATED, MODELLED, Facts, Headline, Notes, Page, Part, Section, Table
 
 if TYPE_CHECKING:
     from toolchain.backends.base import CostModel, NetworkCosts
@@ -63,23 +62,23 @@ class Built:
             ("their times are modelled", records.modelled and f"{records.modelled}: no board has confirmed them"),
             ("made by", manifest.command),
         ]
-        sections = [page.Section("The bundle", [page.Facts(facts)])]
-        sections += [page.Section("Half precision, emulated", [half_section(half)])] if half else []
+        sections = [Section("The bundle", [Facts(facts)])]
+        sections += [Section("Half precision, emulated", [half_section(half)])] if half else []
         sections += self.costs.sections() if self.costs else []
-        marks = [page.MODELLED] if self.costs or records.modelled else []
-        marks += [page.EMULATED] if half else []
-        verdict = page.Verdict("\n".join(half.lines()), "bad") if half and not half.ok else None
-        return page.Page(self._title, "build", verdict, sections, marks).html()
+        marks = [MODELLED] if self.costs or records.modelled else []
+        marks += [EMULATED] if half else []
+        verdict = Headline("\n".join(half.lines()), "bad") if half and not half.ok else None
+        return Page(self._title, "build", verdict, sections, marks).html()
 
     @property
     def _title(self) -> str:
         return f"{self.bundle.manifest.name} for {self.bundle.manifest.board}"
 
 
-def half_section(half: InHalf) -> page.Part:
+def half_section(half: InHalf) -> Part:
     """Render the differences of half precision from the reference."""
     if half.obstacle:
-        return page.Notes(half.lines())
+        return Notes(half.lines())
     rows = [
         (
             output.name,
@@ -90,7 +89,7 @@ def half_section(half: InHalf) -> page.Part:
         for output in half.outputs
     ]
     head = ("Output", "Largest relative difference", "Limit", "")
-    return page.Table(head, rows, (1, 2), f"from {half.reference} with {half.inputs}")
+    return Table(rows, head, (1, 2), name=f"from {half.reference} with {half.inputs}")
 
 
 def estimate_costs(bundle: Bundle, board: Board, model: CostModel) -> NetworkCosts:

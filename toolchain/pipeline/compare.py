@@ -26,8 +26,8 @@ from toolchain.pipeline.ab import Side, Turns
 from toolchain.pipeline.source import BundleSource, Loaded
 from toolchain.progress import Step, stage
 from toolchain.stats import Ratio
-from toolchain.tables import duration
 from toolchain.tensors import Difference
+from toolchain.units import duration
 
 # Turns of each bundle: an even number, since each goes first in every other round, and enough for an interval of 99 %
 # that a single disturbed turn does not decide.

@@ -22,9 +22,9 @@ from toolchain.device import probe
 from toolchain.errors import BuildError, BusyError
 from toolchain.native.cross import NDK_VARIABLE, HostCross
 from toolchain.progress import size_text
+from toolchain.report import Table
 from toolchain.shell import Shell
 from toolchain.shell.adb.client import VARIABLE as ADB_VARIABLE
-from toolchain.tables import Table
 
 if TYPE_CHECKING:
     from toolchain.farm.boards import BoardRequest

@@ -1,9 +1,8 @@
-"""The report of a deploy or a benchmark: as JSON, as a table, and as JUnit XML."""
+"""The report of a deploy or a benchmark, and as JSON."""
 
 from __future__ import annotations
 
 import math
-import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -17,11 +16,8 @@ from toolchain.device.shipment import Transfer
 from toolchain.device.trust import Verified
 from toolchain.device.verification import Fidelity
 from toolchain.device.waiting import Waited
-from toolchain.failure import encoded
 from toolchain.models.inputs import Guess
-from toolchain.progress import size_text
-from toolchain.tables import Table, plain
-from toolchain.tensors import ROUNDING, Difference
+from toolchain.tensors import Difference
 
 SCHEMA_VERSION = 1
 MACHINE_FACTS = ("machine", "kernel", "glibc", "cpu", "cpus", "memory_kib")
@@ -116,9 +112,6 @@ class Report:
         return {"reference": self.reference, **_difference(self.difference), "each": outputs}
 
 
-_MAX_LIMITS = 3  # of outputs that a line names
-
-
 def _difference(difference: Difference) -> dict[str, Any]:
     # JSON has no infinity: the difference of an output that is not finite is null.
     return {
@@ -132,124 +125,6 @@ def _difference(difference: Difference) -> dict[str, Any]:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def render_text(report: Report) -> list[str | Table]:
-    measurement, facts, transfer = report.measurement, report.facts, report.transfer
-    latency, run = measurement.latency, measurement.run
-    low, high = latency.median_ci95
-    sent = f"{size_text(transfer.bytes_sent)} sent in {transfer.seconds:.1f} s"
-    spread = f"{_ms(latency.mean)} mean, {_ms(latency.min)} min, {_ms(latency.max)} max, {_ms(latency.std)} std"
-    tails = [("p90", latency.p90), ("p99", latency.p99)]
-    percentiles = "".join(f", {name} {_ms(value)}" for name, value in tails if value is not None)
-    mark = " (emulated)" if report.emulated else ""
-    rows = [
-        ("model", report.model),
-        ("release", report.bundle_digest[:16]),
-        ("board", f"{report.board} at {report.host}{mark}"),
-        ("device", f"{facts.cpu or facts.machine}, {facts.cpus} CPUs, {facts.kernel}"),
-        ("computed on", run.processor.text if run.processor else ""),
-        ("outputs", outputs_text(report)),
-        ("samples", fidelity_text(report.fidelity)),
-        ("latency", f"{_ms(latency.median)} median{mark}, 95 % within {_ms(low)} to {_ms(high)}"),
-        ("", f"{spread}{mark}"),
-        ("runs", f"{len(latency.samples)} timed on {run.threads} thread(s){percentiles}{mark}"),
-        ("modelled", modelled_text(report.modelled)),
-        ("copied", run.copies.text if run.copies else ""),
-        *(("when built", line) for change in (report.half, report.int8) if change for line in change.lines()),
-        ("transfer", f"{sent}, {transfer.blobs_sent} blob(s) new, {transfer.blobs_skipped} already there"),
-        ("signed", signed_text(report.verified)),
-        ("application", application_text(report.application)),
-        ("stages", ", ".join(f"{name} {seconds:.1f} s" for name, seconds in report.stages.items())),
-        *waited_rows(report.waited),
-        *(("warning", text) for text in (*report.warnings, *measurement.warnings)),
-    ]
-    classes = [(f"{guess.score:.4g}", guess.label) for guess in report.top]
-    top: list[str | Table] = ["", Table(classes, ("score", "class"))] if classes else []
-    return [Table([row for row in rows if row[1]]), *top]
-
-
-def table(report: Report) -> str:
-    return plain(render_text(report))
-
-
-def _ms(value: float) -> str:
-    return f"{value:.3g} ms" if value < 1 else f"{value:.2f} ms"
-
-
-def outputs_text(report: Report) -> str:
-    """Describe how the outputs compare with their reference."""
-    if report.unchecked:
-        return "UNCHECKED: the release was deployed without its reference"
-    if report.difference is None:
-        return "not compared: no reference for these inputs"
-    verdict = "match" if report.difference.ok else "DIFFER FROM"
-    names = ", ".join(report.difference.reordered)
-    order = f"; rows of {names} with nearly equal scores are in another order" if names else ""
-    wider = [output for output in report.difference.outputs if output.limit.reason == ROUNDING]
-    limits = "".join(
-        f"; limit of {output.name} {output.limit.value:.0e}: these inputs amplify rounding"
-        for output in wider[:_MAX_LIMITS]
-    )
-    return (
-        f"{verdict} {report.reference}, largest relative difference {report.difference.max_rel:.1e}"
-        f" (limit {report.difference.tolerance:.0e}){order}{limits}"
-    )
-
-
-def fidelity_text(fidelity: Fidelity | None) -> str:
-    """Describe the comparison of many inputs; empty without one."""
-    if fidelity is None:
-        return ""
-    flips = "" if fidelity.flips is None else f", a different class in {fidelity.flips} of {fidelity.rows}"
-    return (
-        f"{fidelity.samples} random inputs match, largest relative difference {fidelity.difference.max_rel:.1e}"
-        f" (sample {fidelity.worst}, limit {fidelity.difference.tolerance:.0e}){flips}"
-    )
-
-
-def modelled_text(modelled: Modelled | None) -> str:
-    """Describe the times of an accelerator by a model of it; empty without one."""
-    if modelled is None:
-        return ""
-    basis = modelled.calibration or "not measured"
-    return (
-        f"{_ms(modelled.milliseconds)} at {modelled.clock_mhz:g} MHz in {modelled.kernels} kernels of the accelerator,"
-        f" {modelled.gops:.1f} GOPS, {modelled.utilisation:.0%} of its peak (model {modelled.model}, {basis})"
-    )
-
-
-def energy_text(energy: Energy | None) -> str:
-    """Describe the energy of an inference, or why it is unknown; empty if not requested."""
-    if energy is None:
-        return ""
-    if energy.joules is None:
-        return f"no figure: {energy.reason}"
-    joules = energy.joules
-    gross, low, high, net = map(_joules_text, (joules.gross_j, *joules.gross_ci95, joules.net_j))
-    beyond = " to ".join(map(_joules_text, joules.net_ci95))
-    return (
-        f"{gross} an inference, 95 % within {low} to {high}; beyond idleness {net}, within {beyond};"
-        f" {joules.run_w:.2f} W, idle {joules.idle_w:.2f} W ({joules.method})"
-        + "".join(f"; not counted: {text}" for text in joules.warnings)
-    )
-
-
-def _joules_text(value: float) -> str:
-    return f"{value * 1e3:.3g} mJ" if abs(value) < 1 else f"{value:.3g} J"
-
-
-def signed_text(verified: Verified | None) -> str:
-    """Name the signers of the release; empty if the device requires none."""
-    return f"by {', '.join(verified.signers)}, sequence {verified.sequence}" if verified else ""
-
-
-def application_text(started: Started | None) -> str:
-    """Describe how the device's application started; empty without one."""
-    if started is None:
-        return ""
-    how = f"running {started.seconds:.1f} s after the switch" if started.restarted else "already running this release"
-    return f"{started.name}, {how}"
 
 
 def waited_rows(waited: Sequence[Waited]) -> list[tuple[str, str]]:
@@ -272,21 +147,3 @@ def suite_properties(report: Report) -> dict[str, str]:
 def waited_text(waited: Sequence[Waited]) -> str:
     """Describe the waits in one line; `0` without any."""
     return "; ".join(f"{wait.seconds:.1f} s: {wait.owner}" for wait in waited) or "0"
-
-
-def junit(report: Report) -> bytes:
-    """Render a report as JUnit XML with a case for the outputs and one for the latency."""
-    name = f"{report.board}.{report.model}"
-    suite = ET.Element("testsuite", name="toolchain deploy", tests="2", failures="0", errors="0")
-    properties = ET.SubElement(suite, "properties")
-    for key, value in suite_properties(report).items():
-        ET.SubElement(properties, "property", name=key, value=value)
-    checked = sum(report.stages.get(stage, 0.0) for stage in ("smoke", "samples"))
-    outputs = ET.SubElement(suite, "testcase", classname=name, name="outputs", time=f"{checked:.3f}")
-    if report.difference is None:
-        ET.SubElement(outputs, "skipped", message="no reference for these inputs")
-        suite.set("skipped", "1")
-    measured = report.stages.get("bench", 0.0)
-    latency = ET.SubElement(suite, "testcase", classname=name, name="latency", time=f"{measured:.3f}")
-    ET.SubElement(latency, "system-out").text = table(report)
-    return encoded(suite)

@@ -28,7 +28,7 @@ from toolchain.pipeline import device_programs
 from toolchain.pipeline.deploy import read_labels
 from toolchain.pipeline.report import waited_rows
 from toolchain.progress import Stages
-from toolchain.tables import Table
+from toolchain.report import Table
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from toolchain.backends.base import Backend, CostModel, Estimate
 from toolchain.records.tasks import Task
-from toolchain.tables import Table
+from toolchain.report import Table
 
 _HEAD = ("ID", "TASK", "OPERATOR", "SHAPE", "WEIGHT", "GFLOPs")
 _COSTS = ("EST. MS", "SPILLS")

@@ -33,8 +33,8 @@ from toolchain.records import Key, RecordFile, claims, default_path, tasks
 from toolchain.records.apply import shipped_choices
 from toolchain.records.lines import modelled_by
 from toolchain.records.tasks import Task
+from toolchain.report import Shown
 from toolchain.rpc import hardware
-from toolchain.tables import Shown
 from toolchain.tuning import report
 from toolchain.tuning.build import Builder
 from toolchain.tuning.build.cluster.crew import DaskCrew

@@ -14,8 +14,8 @@ from typing import Protocol
 
 from toolchain import process
 from toolchain.errors import DeviceError
+from toolchain.printable import printable
 from toolchain.shell.bounds import MAX_OUTPUT, STDERR_KEPT, Limit
-from toolchain.tables import printable
 
 START_S = 10.0  # seconds of silence after which a login that has not started our sh has failed
 _START_IN_ALL_S = 60.0

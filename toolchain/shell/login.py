@@ -15,10 +15,10 @@ from typing import Any
 import paramiko
 
 from toolchain.errors import UnreachableError
+from toolchain.printable import printable
 from toolchain.shell.address import SshOptions
 from toolchain.shell.config import Hop
 from toolchain.shell.host_keys import as_typed
-from toolchain.tables import printable
 
 _PASSWORD_METHODS = frozenset({"password", "keyboard-interactive"})
 

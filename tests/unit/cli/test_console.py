@@ -7,7 +7,7 @@ import pytest
 
 from toolchain.cli import console
 from toolchain.cli.console import Console, Result
-from toolchain.tables import Table
+from toolchain.report import Table
 
 
 @dataclass(frozen=True)

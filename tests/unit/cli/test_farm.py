@@ -12,7 +12,7 @@ import pytest
 from tests.support.commands import toolchain
 from toolchain.cli import farm as commands
 from toolchain.errors import InputError
-from toolchain.tables import plain
+from toolchain.report import plain
 from toolchain.virtual.fleet import VirtualBoard
 
 BOARD = {

@@ -8,7 +8,8 @@ import pytest
 
 from tests.support import bundles
 from tests.support.commands import done, parsed, toolchain
-from toolchain.pipeline.profile import Profile, pages
+from toolchain.pipeline.profile import Profile
+from toolchain.report import Page
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +65,7 @@ def test_a_page_that_nobody_asked_for_is_not_made(device, monkeypatch):
     def fails(_found):
         raise AssertionError
 
-    monkeypatch.setattr(pages, "profile_page", fails)
+    monkeypatch.setattr(Page, "html", fails)
     monkeypatch.setattr(Profile, "trace", fails)
     assert "KERNEL" in done("profile", "--root", device, "--runs", 3).out
 

@@ -12,7 +12,7 @@ from toolchain.cli import records
 from toolchain.cli.console import Console
 from toolchain.errors import InputError
 from toolchain.records import Key, RecordFile
-from toolchain.tables import plain
+from toolchain.report import plain
 
 
 @pytest.fixture

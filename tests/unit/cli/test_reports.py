@@ -14,12 +14,13 @@ import click
 import pytest
 
 from tests.support.commands import done, parsed, toolchain
-from toolchain import files, page
+from toolchain import files
 from toolchain.cli import cli, reports
 from toolchain.errors import BuildError, DeviceError, InputError, VerificationError
+from toolchain.report import Headline, Page
 
 GREEN = '<testsuite name="toolchain deploy" tests="2" failures="0" errors="0"/>'
-PAGE = page.Page("mlp", "deploy", page.Verdict("all is well", "good"), []).html()
+PAGE = Page("mlp", "deploy", Headline("all is well", "good"), []).html()
 REPORT = '{"schema_version": 1, "bundle_digest": "sha256:0", "outputs": {"ok": true}}'
 
 

@@ -16,7 +16,7 @@ import pytest
 from toolchain import progress
 from toolchain.cli import terminal as _terminal
 from toolchain.progress import Step
-from toolchain.tables import Table
+from toolchain.report import Table
 
 WORD = "unbreakable"
 WIDE = Table(

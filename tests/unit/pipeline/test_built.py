@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tests.support import bundles
-from toolchain import page
 from toolchain.bundle.manifest import Tuned
 from toolchain.errors import BuildError
 from toolchain.pipeline.built import Built
+from toolchain.report import HEAD, Section, Text, is_ours
 
 
 class Costs:
@@ -19,7 +19,7 @@ class Costs:
         return ["two kernels, modelled (x)"]
 
     def sections(self):
-        return [page.Section("Kernels", [page.Text("two kernels, modelled (x)")])]
+        return [Section("Kernels", [Text("two kernels, modelled (x)")])]
 
     def refusal(self):
         return BuildError("refused")
@@ -51,4 +51,4 @@ def test_costs_are_in_all_that_is_told(tiny):
     text = built.html()
     assert ">modelled<" in text
     assert "two kernels, modelled (x)" in text
-    assert page.is_ours(text.encode()[: page.HEAD])
+    assert is_ours(text.encode()[:HEAD])

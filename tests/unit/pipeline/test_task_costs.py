@@ -12,7 +12,7 @@ from toolchain.backends.base import Estimate
 from toolchain.pipeline import task_costs
 from toolchain.pipeline.task_costs import CostedTask
 from toolchain.records import tasks
-from toolchain.tables import plain
+from toolchain.report import plain
 
 BACKEND = tuning_client.backend()
 

@@ -22,9 +22,9 @@ from toolchain.models.request import Model
 from toolchain.pipeline import tune
 from toolchain.records import Key, RecordFile, tasks
 from toolchain.records.metaschedule import target_table
+from toolchain.report import plain
 from toolchain.rpc import hardware
 from toolchain.rpc.hardware import Hardware
-from toolchain.tables import plain
 from toolchain.tuning import report as tune_report
 from toolchain.tuning.measure import Event
 from toolchain.tuning.plan import UNDISTURBED, Plan
@@ -205,7 +205,7 @@ def test_the_report(job):
     assert report.points[-1].estimated_s == pytest.approx(job.done.estimated_s)
     assert set(report.shares) == {"search", "build", "run", "finals"}
     assert report.document()["target"]["num-cores"] == 4
-    assert "mlp" in plain(tune_report.render_text(report))
+    assert "mlp" in plain(tune_report.page(report).printed())
     assert [row.untuned_s for row in report.tasks] == [state.decision.base_latency_s for state in states]
     assert all(row.untuned_s >= row.best_s for row in report.tasks)
     assert {row.verdict for row in report.tasks} <= {"faster", "untuned"}

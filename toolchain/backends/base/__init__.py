@@ -15,10 +15,9 @@ from toolchain.errors import InputError
 if TYPE_CHECKING:
     import tvm
 
-    from toolchain import page
     from toolchain.board import Board
     from toolchain.errors import BuildError
-    from toolchain.tables import Table
+    from toolchain.report import Section, Table
     from toolchain.tensors import Tensors
 
 # --- estimates -------------------------------------------------------------------------------------------------------
@@ -55,7 +54,7 @@ class NetworkCosts(Protocol):
     def shown(self) -> list[str | Table]:
         """Return the costs as text and tables for a terminal."""
 
-    def sections(self) -> list[page.Section]:
+    def sections(self) -> list[Section]:
         """Return the costs as sections of an HTML page."""
 
     def refusal(self) -> BuildError | None:

@@ -12,7 +12,7 @@ from toolchain.backends.vta.codegen.layers import Conv2d
 from toolchain.backends.vta.device.devices import Profile, profiles_for
 from toolchain.backends.vta.device.simulator import Simulator, Statistics
 from toolchain.backends.vta.isa.stream import Stream
-from toolchain.tables import Table
+from toolchain.report import Table
 
 _HEAD = ("KERNEL", "CALLS", "TILE h w ci co", "SLOTS", "INSTRUCTIONS", "BYTES")
 

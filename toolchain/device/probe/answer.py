@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from toolchain import process
 from toolchain.errors import DeviceError
-from toolchain.tables import printable
+from toolchain.printable import printable
 
 MAX_OUTPUT = 1 << 20  # bytes of an answer
 _LONGEST = 300  # characters of a value

@@ -5,29 +5,30 @@ from __future__ import annotations
 import math
 
 from toolchain.device.bench import Conditions
-from toolchain.page import (
+from toolchain.pipeline.gate.result import LATENCY, LOAD_TIME, PEAK_MEMORY, UNITS, Gate, metric_of
+from toolchain.pipeline.report import waited_rows
+from toolchain.report import (
     EMULATED,
     INCONCLUSIVE,
     Cell,
-    Dot,
     Dots,
     Facts,
     Group,
+    Headline,
     Histogram,
     Level,
     Notes,
     Page,
     Part,
-    Run,
+    Plot,
     Section,
-    Series,
+    Strokes,
     Table,
     Text,
     Tone,
+    Value,
+    samples,
 )
-from toolchain.page import Verdict as Headline
-from toolchain.pipeline.gate.result import LATENCY, LOAD_TIME, PEAK_MEMORY, UNITS, Gate, metric_of
-from toolchain.pipeline.report import waited_rows
 from toolchain.stats import Verdict, estimate
 from toolchain.tensors import Difference
 
@@ -80,12 +81,13 @@ def _quantities(gate: Gate) -> Table:
         values = [f"{value:.5g}" if rule else f"{value:.0f}" for value in (quantity.new, quantity.base)]
         verdict = Cell(str(quantity.verdict), tone=_TONES.get(quantity.verdict, "plain"))
         rows.append((name, verdict, *values, unit, f"{change.value:+.2%}", *ends, str(change.rounds), limits))
-    return Table(head, rows, numbers=(2, 3, 5, 6, 7, 8), name="verdict")
+    return Table(rows, head, numbers=(2, 3, 5, 6, 7, 8), name="verdict")
 
 
-def _changes(gate: Gate) -> Dots:
+def _changes(gate: Gate) -> Plot:
     """Draw the change of each round; its whiskers are the interval of all rounds up to it."""
-    dots, logs = [], {False: [], True: []}  # type: tuple[list[Dot], dict[bool, list[float]]]
+    logs: dict[bool, list[float]] = {False: [], True: []}
+    dots: dict[bool, list[Value]] = {False: [], True: []}
     latency = next(quantity for quantity in gate.quantities if quantity.name == LATENCY)
     confidence = latency.rule.confidence if latency.rule else 0.99
     for pair in gate.counted:
@@ -99,16 +101,15 @@ def _changes(gate: Gate) -> Dots:
         label = (
             f"round {pair.number}: {value:+.2f} %, all {change_so_far.rounds} rounds so far {change_so_far.value:+.2%}"
         )
-        dots.append(Dot(pair.number, value, low, high, label, int(pair.fresh)))
+        dots[pair.fresh].append(Value(pair.number, value, label, low, high))
     limits = [(f"regression above {rule.least:+.1%}", rule.least) for rule in (latency.rule,) if rule]
     limits += [(f"pass below {rule.worst:+.1%}", rule.worst) for rule in (latency.rule,) if rule]
-    return Dots(
+    return Plot(
         f"Change of each round, with the {confidence * 100:.6g} % interval of all rounds up to it",
         "round",
         "change in %",
-        dots,
+        [Dots(dots[False], "test"), *([Dots(dots[True], "confirmation")] if dots[True] else [])],
         [Level(name, value * 100) for name, value in limits],
-        ("test", "confirmation") if any(pair.fresh for pair in gate.counted) else (),
     )
 
 
@@ -126,8 +127,9 @@ def _runs(gate: Gate) -> list[Part]:
     counted = {
         side: [ns / 1e6 for pair in gate.counted for ns in getattr(pair, side).run.samples_ns] for side in _SIDES
     }
+    strokes = [Strokes(samples(values[side], numbers[side]), side) for side in _SIDES]
     return [
-        Series("Every run in order", "run", "ms", [Run(side, values[side], numbers[side]) for side in _SIDES]),
+        Plot("Every run in order", "run", "ms", strokes),
         Histogram("How long runs took", "ms", [Group(side, counted[side]) for side in _SIDES]),
     ]
 
@@ -156,7 +158,7 @@ def _rounds(gate: Gate) -> Table:
             "; ".join(remarks),
         )
         rows.append(cells)
-    return Table(head, rows, numbers=tuple(range(2, 15)), name="every round")
+    return Table(rows, head, numbers=tuple(range(2, 15)), name="every round")
 
 
 def _facts(gate: Gate) -> Facts:

@@ -36,8 +36,8 @@ from toolchain.pipeline.gate.result import (
 from toolchain.pipeline.profile import against
 from toolchain.progress import Progress, Step, stage
 from toolchain.stats import Judgement, Rule, Verdict
-from toolchain.tables import duration
 from toolchain.tensors import Difference
+from toolchain.units import duration
 
 _MAX_RUNS = 2000  # of a round: the times of all of them are kept
 _MIN_RUNS = 3

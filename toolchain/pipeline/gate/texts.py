@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import xml.etree.ElementTree as ET
+from dataclasses import replace
+from typing import Literal
 
-from toolchain.failure import encoded
 from toolchain.pipeline.gate.result import LATENCY, UNITS, Gate
 from toolchain.pipeline.report import waited_rows
+from toolchain.report import Table, plain
+from toolchain.report.junit import Case, Suite
 from toolchain.stats import Verdict
-from toolchain.tables import Table, plain
 
-_ELEMENTS = {Verdict.REGRESSION: "failure", Verdict.INCONCLUSIVE: "error"}
+_OUTCOMES: dict[Verdict, Literal["failure", "error"]] = {
+    Verdict.REGRESSION: "failure",
+    Verdict.INCONCLUSIVE: "error",
+}
 
 
 def render_text(gate: Gate) -> list[str | Table]:
@@ -58,18 +62,13 @@ def junit(gate: Gate) -> bytes:
 
     A regression is a `failure` of type `regression`, an inconclusive quantity an `error` of type `inconclusive`.
     """
-    name = f"{gate.board}.{gate.new.manifest.name}"
-    counts = [sum(quantity.verdict is verdict for quantity in gate.quantities) for verdict in _ELEMENTS]
-    numbers = {"tests": str(1 + len(gate.quantities)), "failures": str(counts[0]), "errors": str(counts[1])}
     mark = "emulated: " if gate.emulated else ""
-    suite = ET.Element("testsuite", {"name": "toolchain gate" + (" (emulated)" if mark else ""), **numbers})
-    properties = ET.SubElement(suite, "properties")
     changes = {
         f"{quantity.name.replace(' ', '-')}-change": f"{quantity.change.value:+.4f}"
         for quantity in gate.quantities
         if quantity.has_change
     }
-    for key, value in {
+    properties = {
         "verdict": str(gate.verdict),
         "board": gate.board,
         "host": gate.host,
@@ -77,15 +76,15 @@ def junit(gate: Gate) -> bytes:
         "new": f"sha256:{gate.new.digest}",
         "base": f"sha256:{gate.base.digest}",
         **changes,
-    }.items():
-        ET.SubElement(properties, "property", name=key, value=value)
-    ET.SubElement(suite, "testcase", classname=name, name="outputs")
+    }
+    cases = [Case("outputs")]
     for quantity in gate.quantities:
-        case = ET.SubElement(suite, "testcase", classname=name, name=quantity.name.replace(" ", "-"))
-        if element := _ELEMENTS.get(quantity.verdict):
-            why = ET.SubElement(case, element, type=str(quantity.verdict), message=mark + quantity.sentence())
-            why.text = "\n".join(text for text in (gate.slower_layers, gate.hot) if text) or None
+        case = Case(quantity.name.replace(" ", "-"))
+        if outcome := _OUTCOMES.get(quantity.verdict):
+            details = "\n".join(filter(None, (gate.slower_layers, gate.hot)))
+            case = Case(case.name, outcome, mark + quantity.sentence(), str(quantity.verdict), details)
         if quantity.name == LATENCY:
-            case.set("time", f"{gate.seconds:.3f}")
-            ET.SubElement(case, "system-out").text = plain(render_text(gate))
-    return encoded(suite)
+            case = replace(case, output=plain(render_text(gate)), seconds=gate.seconds)
+        cases.append(case)
+    name = "toolchain gate" + (" (emulated)" if gate.emulated else "")
+    return Suite(name, f"{gate.board}.{gate.new.manifest.name}", cases, properties).xml()

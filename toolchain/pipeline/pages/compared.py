@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from toolchain import page
 from toolchain.pipeline.compare import ROUNDS, Comparison
 from toolchain.pipeline.pages import common
+from toolchain.report import Dots, Facts, Headline, Level, Page, Part, Plot, Section, Text, Tone, Value
 from toolchain.tensors import Difference
 
 
@@ -23,16 +23,16 @@ def html(comparison: Comparison) -> str:
         ),
     ]
     sections = [
-        page.Section("Latency (ms)", [common.latencies(sides)]),
-        page.Section("Turns", [_turns(comparison)]),
-        page.Section("Runs", common.runs(sides)),
-        page.Section("Outputs", [page.Facts(outputs)]),
-        page.Section("Kernels", [page.Facts(kernels)]),
-        page.Section(
+        Section("Latency (ms)", [common.latencies(sides)]),
+        Section("Turns", [_turns(comparison)]),
+        Section("Runs", common.runs(sides)),
+        Section("Outputs", [Facts(outputs)]),
+        Section("Kernels", [Facts(kernels)]),
+        Section(
             "Conditions",
             [
                 common.conditions(comparison.before, comparison.after),
-                *(page.Text(text, "doubt") for text in comparison.warnings),
+                *(Text(text, "doubt") for text in comparison.warnings),
                 common.waiting(comparison.waited),
             ],
         ),
@@ -40,24 +40,23 @@ def html(comparison: Comparison) -> str:
     ]
     title = f"{comparison.model} untuned and tuned on {comparison.board} at {comparison.host}"
     # Nothing is claimed by an emulator, or by an interval in which both may be equally fast.
-    tones: dict[str, page.Tone] = {} if comparison.emulated else {"faster": "good", "slower": "bad"}
+    tones: dict[str, Tone] = {} if comparison.emulated else {"faster": "good", "slower": "bad"}
     mark = " (emulated: says nothing about the real board)" if comparison.emulated else ""
-    verdict = page.Verdict(f"{comparison.outcome}{mark}", tones.get(comparison.ratio.verdict, "doubt"))
-    return page.Page(title, "compare", verdict, sections, common.marks(emulated=comparison.emulated)).html()
+    verdict = Headline(f"{comparison.outcome}{mark}", tones.get(comparison.ratio.verdict, "doubt"))
+    return Page(title, "compare", verdict, sections, common.marks(emulated=comparison.emulated)).html()
 
 
-def _turns(comparison: Comparison) -> page.Part:
+def _turns(comparison: Comparison) -> Part:
     dots = [
-        page.Dot(number, value, label=f"turn {number}: {value:.4g}")
-        for number, value in enumerate(comparison.ratio.rounds, 1)
+        Value(number, value, f"turn {number}: {value:.4g}") for number, value in enumerate(comparison.ratio.rounds, 1)
     ]
     interval = comparison.ratio.ci99 or ()
     names = ("99 % from", "99 % to")
     levels = [
-        page.Level("as fast", 1.0),
-        *(page.Level(f"{name} {value:.4g}", value) for name, value in zip(names, interval, strict=False)),
+        Level("as fast", 1.0),
+        *(Level(f"{name} {value:.4g}", value) for name, value in zip(names, interval, strict=False)),
     ]
-    return page.Dots("How many times as fast the tuned one is", "turn", "times as fast", dots, levels)
+    return Plot("How many times as fast the tuned one is", "turn", "times as fast", [Dots(dots)], levels)
 
 
 def _difference(name: str, difference: Difference | None) -> list[tuple[str, str]]:

@@ -20,8 +20,9 @@ from toolchain.pipeline.ab import Side, Turns
 from toolchain.pipeline.profile import ProfileRequest
 from toolchain.pipeline.profile.layers import ERRORS, ROUNDS, Layer, WatchedRelease, compare_layers, median_ms
 from toolchain.progress import Progress, Step
+from toolchain.report import Table
 from toolchain.stats import Estimate
-from toolchain.tables import Table, duration
+from toolchain.units import duration
 
 _MIN_RUNS = 5
 _MIN_EXPLAINED = 0.8  # share of a slow-down that its culprits explain

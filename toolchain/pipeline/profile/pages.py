@@ -4,60 +4,65 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from toolchain import page
-from toolchain.page import Bar, Bars, Cell, Facts, Notes, Page, Section, Verdict
 from toolchain.pipeline.pages import common
 from toolchain.pipeline.profile import Profile, Row
 from toolchain.pipeline.profile.against import Against, change_text, slower_text
-from toolchain.pipeline.profile.texts import is_modelled, rate
-from toolchain.tables import duration
+from toolchain.pipeline.report import waited_rows
+from toolchain.report import (
+    EMULATED,
+    MODELLED,
+    Bar,
+    Bars,
+    Cell,
+    Facts,
+    Headline,
+    Notes,
+    Page,
+    Section,
+    Table,
+    Tone,
+    percent,
+)
+from toolchain.units import duration
 
 _MAX_BARS = 60
 
 
-def profile_page(profile: Profile) -> bytes:
+def profile_page(profile: Profile) -> Page:
     slowest = max(profile.rows, key=lambda row: row.ms)
     layer = f"{slowest.node} ({slowest.brief})" if slowest.nodes else slowest.brief
-    verdict = f"{duration(profile.plain_ms)} a run; slowest layer: {layer}, {page.percent(slowest.share)} of the time"
-    modelled = is_modelled(profile)
-    marks = [*([page.EMULATED] if profile.emulated else []), *([page.MODELLED] if modelled else [])]
-    peak = profile.peak
-    facts = [
-        ("a run without profiling", f"{duration(profile.plain_ms)}, the median of {profile.runs}"),
-        ("a run with profiling", f"{duration(profile.watched_ms)}, {profile.hook_share:+.2%}"),
-        ("sum of the kernels", f"{duration(profile.sum_ms)}, {profile.sum_share:.2%} of a run without profiling"),
-        *(profile.split.facts() if profile.split else []),
-        ("threads", str(profile.threads or "one for each CPU")),
-        ("peak", f"{peak.gflops:.1f} GFLOP/s, {peak.gbytes_s:.1f} GB/s" if peak else f"none: {profile.no_peak}"),
-        ("how the peak was measured", peak.method if peak else ""),
-    ]
-    provenance = [
-        ("model", profile.model),
-        ("release", f"sha256:{profile.bundle_digest}"),
-        ("board", f"{profile.board} at {profile.host}"),
-        ("computed on", profile.processor.text if profile.processor else ""),
-    ]
     mark = " (emulated)" if profile.emulated else ""
-    return (
-        Page(
-            title=f"Profile of {profile.model} on {profile.board}",
-            command="profile",
-            verdict=Verdict(f"{verdict}{mark}", "doubt" if profile.emulated else "plain"),
-            sections=[
-                Section("Numbers", [Facts(facts)]),
-                Section("Kernels in order", [Bars("Time of each call", "milliseconds", _bars(profile.rows))]),
-                Section("Each call", [_table(profile.rows, modelled=modelled)]),
-                Section("Warnings", [Notes(profile.warnings)]),
-                Section(
-                    "Conditions", [common.conditions(profile.before, profile.after), common.waiting(profile.waited)]
-                ),
-                common.provenance(provenance),
-            ],
-            marks=marks,
-        )
-        .html()
-        .encode()
-    )
+    headline = f"{duration(profile.plain_ms)} a run; slowest layer: {layer}, {percent(slowest.share)} of the time{mark}"
+    modelled = any(row.modelled_ms is not None for row in profile.rows)  # by a model of an accelerator
+    marks = [*([EMULATED] if profile.emulated else []), *([MODELLED] if modelled else [])]
+    peak, no_peak = profile.peak, f"none: {profile.no_peak}"
+    facts = [
+        ("model", profile.model),
+        ("release", profile.bundle_digest[:16]),
+        ("board", f"{profile.board} at {profile.host}{mark}"),
+        ("computed on", profile.processor.text if profile.processor else ""),
+        ("threads", str(profile.threads or "one for each CPU")),
+        ("without profiling", f"{duration(profile.plain_ms)}{mark}, the median of {profile.runs} runs"),
+        ("with profiling", f"{duration(profile.watched_ms)}, {profile.hook_share:+.2%}"),
+        ("sum of the kernels", f"{duration(profile.sum_ms)}, {profile.sum_share:.1%} of a run without profiling"),
+        *(profile.split.facts() if profile.split else []),
+        (
+            "peak",
+            f"{peak.gflops:.1f} GFLOP/s and {peak.gbytes_s:.1f} GB/s, measured: {peak.method}" if peak else no_peak,
+        ),
+        *waited_rows(profile.waited),
+    ]
+    sections = [
+        Section("Kernels in order", [Bars("Time of each call", "milliseconds", _bars(profile.rows))]),
+        Section("Each call", [_table(profile.rows, modelled=modelled)], on_terminal=True),
+        Section("Numbers", [Facts(facts)], on_terminal=True),
+        Section("Warnings", [Notes(profile.warnings)], on_terminal=True),
+        Section("Conditions", [common.conditions(profile.before, profile.after)]),
+        common.provenance([("release", f"sha256:{profile.bundle_digest}")]),
+    ]
+    title = f"Profile of {profile.model} on {profile.board}"
+    tone: Tone = "doubt" if profile.emulated else "plain"
+    return Page(title, "profile", Headline(headline, tone), sections, marks)
 
 
 def _bars(rows: Sequence[Row]) -> list[Bar]:
@@ -67,7 +72,7 @@ def _bars(rows: Sequence[Row]) -> list[Bar]:
         Bar(
             f"{row.place or ''} {row.node or row.operator} {row.shape.rpartition(' -> ')[2]}".strip(),
             row.ms,
-            f"{duration(row.ms)}, {page.percent(row.share)}",
+            f"{duration(row.ms)}, {percent(row.share)}",
             f"{row.operator} {row.kernel} {row.shape}".strip(),
         )
         for row in rows
@@ -75,32 +80,39 @@ def _bars(rows: Sequence[Row]) -> list[Bar]:
     ]
 
 
-def _table(rows: Sequence[Row], *, modelled: bool) -> page.Table:
-    head = ["#", "node", "kernel", "operator", "shapes", "calls", "time", "10 to 90 %", "share", "GFLOP", "GFLOP/s"]
-    head += ["of the peak", "MB", "GB/s", "bound by", *(["modelled"] if modelled else [])]
-    body = []
-    for row in rows:
-        modelled_ms = "" if row.modelled_ms is None else duration(row.modelled_ms)
-        cells: tuple[str | Cell, ...] = (
+_HEAD = (
+    *("#", "Node", "Kernel", "Computes", "Shapes", "Calls", "Time", "10 to 90 %", "Share", "GFLOP", "GFLOP/s"),
+    *("Peak", "MB", "GB/s", "Bound by", "Modelled"),
+)
+_SPARE = (3, 13, 11, 14, 10, 5, 2)
+_NODE, _MODELLED = 1, 15
+
+
+def _table(rows: Sequence[Row], *, modelled: bool) -> Table:
+    cells = [
+        (
             str(row.place or ""),
             row.node,
             row.kernel,
-            row.operator,
+            Cell(row.operator, brief=row.brief),
             row.shape,
             str(row.calls),
             duration(row.ms),
             f"{duration(row.low_ms)} to {duration(row.high_ms)}",
-            Cell(page.percent(row.share), row.share),
+            Cell(percent(row.share), row.share),
             "" if row.gflop is None else f"{row.gflop:.5f}",
-            rate(row.gflops),
+            f"{row.gflops:.1f}" if row.gflops else "",
             "" if row.of_peak is None else Cell(f"{row.of_peak:.0%}", min(row.of_peak, 1.0)),
             f"{row.gbytes * 1e3:.3f}",
-            rate(row.gbytes_s),
+            f"{row.gbytes_s:.1f}" if row.gbytes_s else "",
             row.bound,
-            *([modelled_ms] if modelled else []),
+            "" if row.modelled_ms is None else duration(row.modelled_ms),
         )
-        body.append(cells)
-    return page.Table(head, body, (0, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15), "calls of kernels")
+        for row in rows
+    ]
+    table = Table(cells, _HEAD, (0, *range(5, 14), _MODELLED), _SPARE, (4, 7, 9, 12), "calls of kernels")
+    table = table if modelled else table.without(_MODELLED)
+    return table if any(row.nodes for row in rows) else table.without(_NODE)  # a bundle of an older toolchain has none
 
 
 def comparison_page(comparison: Against) -> bytes:
@@ -134,7 +146,7 @@ def comparison_page(comparison: Against) -> bytes:
         Page(
             title=f"Layers of {comparison.model} on {comparison.board}",
             command="profile",
-            verdict=Verdict(
+            verdict=Headline(
                 slower_text(comparison), "bad" if any(layer.is_slower for layer in comparison.layers) else "plain"
             ),
             sections=[
@@ -142,10 +154,10 @@ def comparison_page(comparison: Against) -> bytes:
                 Section(
                     "How much longer each layer takes", [Bars("The largest difference first", "milliseconds", bars)]
                 ),
-                Section("Each layer", [page.Table(head, rows, (3, 4, 5), "layers of both")]),
+                Section("Each layer", [Table(rows, head, (3, 4, 5), name="layers of both")]),
                 common.provenance(provenance),
             ],
-            marks=[page.EMULATED] if comparison.emulated else [],
+            marks=[EMULATED] if comparison.emulated else [],
         )
         .html()
         .encode()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from toolchain.pipeline.profile.rows import Row
-from toolchain.tables import duration
+from toolchain.units import duration
 
 _MAX_FUNCTIONS = 5
 

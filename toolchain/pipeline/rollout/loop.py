@@ -12,9 +12,9 @@ from toolchain.pipeline.rollout.groups import Thresholds
 from toolchain.pipeline.rollout.result import failure_kind
 from toolchain.pipeline.rollout.state import Record, State, StateFile
 from toolchain.pipeline.rollout.threads import DeviceThreads, Outcome, Visit
+from toolchain.printable import printable
 from toolchain.process import tail
 from toolchain.progress import Progress, stage
-from toolchain.tables import printable
 
 _MAX_TEXT = 2000  # letters of a device's messages that are kept
 

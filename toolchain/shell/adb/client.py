@@ -17,8 +17,8 @@ from pathlib import Path
 
 from toolchain import process
 from toolchain.errors import DeviceError, InputError, UnreachableError
+from toolchain.printable import printable
 from toolchain.shell.address import SshOptions
-from toolchain.tables import printable
 
 PREFIX = "adb:"  # what the address of such a device begins with
 

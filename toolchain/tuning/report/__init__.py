@@ -6,10 +6,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from toolchain import page
 from toolchain.device.waiting import Waited
 from toolchain.records.results import PRUNED, Verdict
-from toolchain.tables import Table, duration
+from toolchain.report import (
+    EMULATED,
+    MODELLED,
+    Cell,
+    Facts,
+    Headline,
+    Level,
+    Page,
+    Part,
+    Plot,
+    Section,
+    Steps,
+    Table,
+    Text,
+    Tone,
+    Value,
+    percent,
+)
+from toolchain.units import duration
 
 if TYPE_CHECKING:
     from toolchain.records import Record
@@ -298,62 +315,40 @@ def live(rows: Sequence[TaskRow], totals: Totals) -> list[str | Table]:
     return [_task_table(rows), "  ".join(fields)]
 
 
-_TASK_COLUMNS = ("ID", "TASK", "LATENCY", "GFLOPS", "TRIALS", "FAILED", "WEIGHT", "TOTAL", "SHARE", "DONE")
-_NUMBERS = (0, *range(2, 9))
-_SPARE = (3, 6, 2, 5, 9)
+_TASK_HEAD = (
+    *("ID", "Task", "Operator", "Shapes", "Latency", "GFLOPS", "Trials", "Failed", "Weight", "Total", "Share"),
+    *("Untuned", "Gain", "Done"),
+)
 
 
 def _task_table(rows: Sequence[TaskRow]) -> Table:
-    return Table([_task_cells(row, rows) for row in rows], _TASK_COLUMNS, _NUMBERS, _SPARE)
+    cells = [_task_cells(row, rows) for row in rows]
+    return Table(cells, _TASK_HEAD, (0, *range(4, 13)), (5, 8, 4, 7, 13), (2, 3, 11, 12), "tasks")
 
 
-def _task_cells(row: TaskRow, rows: Sequence[TaskRow]) -> tuple[str, ...]:
-    name = row.name if len(row.name) <= _NAME_WIDTH else f"{row.name[: _NAME_WIDTH - 1]}…"
+def _task_cells(row: TaskRow, rows: Sequence[TaskRow]) -> tuple[str | Cell, ...]:
+    brief = row.name if len(row.name) <= _NAME_WIDTH else f"{row.name[: _NAME_WIDTH - 1]}…"
     share = _share(row, rows)
     return (
         str(row.id),
-        name,
+        Cell(row.name, brief=brief),
+        row.operator,
+        row.shape,
         _time(row.best_s),
         _NOTHING if row.gflops is None else f"{row.gflops:.2f}",
         str(row.trials),
         str(row.failed),
         str(row.weight),
         _time(row.total_s),
-        _NOTHING if share is None else f"{share:.1%}",
+        Cell(percent(share), share),
+        _time(row.untuned_s),
+        _NOTHING if row.gain is None else f"{row.gain:.2f}x",
         "yes" if row.done else "",
     )
 
 
 def _time(seconds: float | None) -> str:
     return _NOTHING if seconds is None else duration(seconds * 1e3)
-
-
-def _gain(ratio: float | None) -> str:
-    return _NOTHING if ratio is None else f"{ratio:.2f}"
-
-
-def render_text(report: TuneReport) -> list[str | Table]:
-    """Return a report for the terminal, as lines and tables."""
-    head = Table([row for row in summary(report) if row[1]])
-    boards = Table([_board_cells(row) for row in report.boards], _BOARD_HEAD, numbers=[1, 2, 3])
-    blocks: list[str | Table] = [head, "", _task_table(report.tasks), "", boards]
-    if report.builders:
-        blocks += ["", Table([_builder_cells(row) for row in report.builders], _BUILDER_HEAD, numbers=[1, 2])]
-    return blocks
-
-
-_BOARD_HEAD = ("BOARD", "TRIALS", "FAILED", "QUARANTINES")
-
-
-def _board_cells(row: BoardRow) -> tuple[str, ...]:
-    return row.name, str(row.trials), str(row.failed), str(row.quarantines)
-
-
-_BUILDER_HEAD = ("BUILDER", "PROCESSES", "CANDIDATES", "NOTE")
-
-
-def _builder_cells(row: BuilderRow) -> tuple[str, ...]:
-    return row.name, str(row.processes), str(row.candidates), row.note
 
 
 def summary(report: TuneReport) -> list[tuple[str, str]]:
@@ -382,8 +377,8 @@ def _latency_text(report: TuneReport) -> str:
         return f"no estimate: {_no_estimate(report)}"
     if report.untuned_s is None:
         return f"{_time(estimated)} estimated"
-    gain = _gain(report.untuned_s / estimated)
-    return f"{_time(estimated)} estimated, {gain} times as fast as untuned ({_time(report.untuned_s)})"
+    gain = report.untuned_s / estimated
+    return f"{_time(estimated)} estimated, {gain:.2f} times as fast as untuned ({_time(report.untuned_s)})"
 
 
 def _no_estimate(report: TuneReport) -> str:
@@ -446,51 +441,31 @@ def _pairs(values: Mapping[str, Any]) -> str:
 # --- the page --------------------------------------------------------------------------------------------------
 
 
-def html(report: TuneReport) -> str:
+def page(report: TuneReport) -> Page:
     # The tasks that take most of the time come first, those without a latency last.
-    rows = [_html_cells(row, report.tasks) for row in sorted(report.tasks, key=lambda row: -(row.total_s or 0.0))]
-    boards = [_board_cells(row) for row in report.boards]
-    builders = [_builder_cells(row) for row in report.builders]
+    tasks = sorted(report.tasks, key=lambda row: -(row.total_s or 0.0))
+    boards = [(row.name, str(row.trials), str(row.failed), str(row.quarantines)) for row in report.boards]
+    builders = [(row.name, str(row.processes), str(row.candidates), row.note) for row in report.builders]
+    board_table = Table(boards, ("Board", "Trials", "Failed", "Quarantines"), (1, 2, 3), name="boards")
+    builder_table = Table(builders, ("Builder", "Processes", "Candidates", "Note"), (1, 2), name="builders")
     sections = [
-        page.Section("The run", [page.Facts(summary(report))]),
-        page.Section("Estimated latency over time", [_steps(report), page.Text(_plot_text(report))]),
-        page.Section("Tasks", [page.Table(_TASK_HEAD, rows, range(3, len(_TASK_HEAD)), "tasks")]),
-        page.Section("Boards", [page.Table(_capitalize(_BOARD_HEAD), boards, [1, 2, 3], "boards")]),
-        *(
-            [page.Section("Builders", [page.Table(_capitalize(_BUILDER_HEAD), builders, [1, 2], "builders")])]
-            if builders
-            else []
-        ),
+        Section("The run", [Facts(summary(report))], on_terminal=True),
+        Section("Estimated latency over time", [_steps(report), Text(_plot_text(report))]),
+        Section("Tasks", [_task_table(tasks)], on_terminal=True),
+        Section("Boards", [board_table], on_terminal=True),
+        Section("Builders", [builder_table] if builders else [], on_terminal=True),
     ]
-    marks = [page.MODELLED] if report.modelled else [page.EMULATED] if report.emulated else []
-    title = f"{report.model} tuned for {report.board}"
-    tone: page.Tone = "plain" if report.estimated_s is not None else "doubt"
-    verdict = page.Verdict(f"{_latency_text(report)}{report.mark}", tone)
-    return page.Page(title, "tune", verdict, sections, marks).html()
+    marks = [MODELLED] if report.modelled else [EMULATED] if report.emulated else []
+    tone: Tone = "plain" if report.estimated_s is not None else "doubt"
+    headline = Headline(f"{_latency_text(report)}{report.mark}", tone)
+    return Page(f"{report.model} tuned for {report.board}", "tune", headline, sections, marks)
 
 
-_TASK_HEAD = (
-    *("Task", "Operator", "Shapes", "Share", "Calls", "Untuned", "Tuned", "Gain"),
-    *("All calls", "GFLOPS", "Trials", "Failed"),
-)
-
-
-def _html_cells(row: TaskRow, rows: Sequence[TaskRow]) -> tuple[str | page.Cell, ...]:
-    _, _, latency, gflops, trials, failed, weight, total, _, _ = _task_cells(row, rows)
-    gain, share = _NOTHING if row.gain is None else f"{_gain(row.gain)}x", _share(row, rows)
-    task = (f"{row.name} ({row.id})", row.operator, row.shape, page.Cell(page.percent(share), share))
-    return (*task, weight, _time(row.untuned_s), latency, gain, total, gflops, trials, failed)
-
-
-def _capitalize(names: Sequence[str]) -> list[str]:
-    return [name.capitalize() for name in names]
-
-
-def _steps(report: TuneReport) -> page.Part:
+def _steps(report: TuneReport) -> Part:
     if not report.points:
-        return page.Text(f"There is no estimate: {_no_estimate(report)}.", "doubt")
+        return Text(f"There is no estimate: {_no_estimate(report)}.", "doubt")
     steps = [
-        page.Step(
+        Value(
             point.seconds / 60,
             point.estimated_s * 1e3,
             f"{_time(point.estimated_s)} after {point.seconds / 60:.1f} min, {point.trials} trials",
@@ -498,12 +473,12 @@ def _steps(report: TuneReport) -> page.Part:
         for point in report.points
     ]
     levels = [
-        page.Level(f"{name}, {_time(seconds)}", seconds * 1e3)
+        Level(f"{name}, {_time(seconds)}", seconds * 1e3)
         for name, seconds in (("untuned", report.untuned_s), ("tuned, by the finals", _final_s(report)))
         if seconds is not None
     ]
     caption = "Estimate of one run of the model, by the best trials"
-    return page.Steps(caption, "minutes", "milliseconds", steps, report.seconds / 60, levels)
+    return Plot(caption, "minutes", "milliseconds", [Steps(steps)], levels, report.seconds / 60)
 
 
 def _final_s(report: TuneReport) -> float | None:

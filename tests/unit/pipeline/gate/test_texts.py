@@ -11,7 +11,7 @@ from tests.support import gates
 from tests.unit.pipeline.gate.test_result import EVEN, SLOWER, WILD
 from toolchain.device.waiting import Waited
 from toolchain.pipeline.gate import texts
-from toolchain.tables import plain
+from toolchain.report import plain
 
 
 def test_what_a_terminal_shows(tiny):

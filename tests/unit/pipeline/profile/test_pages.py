@@ -1,14 +1,14 @@
 """Profiles as pages."""
 
 from tests.unit.pipeline.profile.test_against import graph, held, layers
-from toolchain import page
 from toolchain.pipeline.profile import pages
-from toolchain.tables import duration
+from toolchain.report import HEAD, is_ours
+from toolchain.units import duration
 
 
 def test_a_page_has_all_rows_and_no_markup_of_a_kernel(profile):
-    text = pages.profile_page(profile).decode()
-    assert page.is_ours(text[: page.HEAD].encode())
+    text = pages.profile_page(profile).html()
+    assert is_ours(text[:HEAD].encode())
     assert "odd&lt;b&gt;" in text
     assert "<b>" not in text
     assert all(duration(row.ms) in text for row in profile.rows)
@@ -16,7 +16,7 @@ def test_a_page_has_all_rows_and_no_markup_of_a_kernel(profile):
 
 
 def test_marks_stand_on_the_page(doubtful):
-    text = pages.profile_page(doubtful).decode()
+    text = pages.profile_page(doubtful).html()
     assert '<span class="mark doubt">emulated</span>' in text
     assert '<span class="mark doubt">modelled</span>' in text
 

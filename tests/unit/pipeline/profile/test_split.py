@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from toolchain.pipeline.profile import MACHINE, Row, texts
+from toolchain.pipeline.profile import MACHINE, Row, pages
 from toolchain.pipeline.profile.split import split
-from toolchain.tables import plain
+from toolchain.report import plain
 
 
 def row(kernel, ms, modelled_ms=None, calls=1):
@@ -38,17 +38,17 @@ def test_the_calls_of_the_cpu_are_named_by_what_they_cost():
 def test_a_board_without_an_accelerator_has_none(profile):
     assert split([row("conv", 1.0)], emulated=False) is None
     assert profile.document()["split"] is None
-    assert "left to the CPU" not in plain(texts.render_text(profile))
+    assert "left to the CPU" not in plain(pages.profile_page(profile).printed())
 
 
 def test_a_device_tells_shares(profile):
-    text = plain(texts.render_text(replace(profile, rows=ROWS)))
+    text = plain(pages.profile_page(replace(profile, rows=ROWS)).printed())
     assert "90.00 ms, 90.0%, 2 calls; modelled: 70.00 ms" in text
     assert "10.00 ms, 10.0%: pool 7.500 ms, quantize 2.000 ms, virtual machine 0.5000 ms" in text
 
 
 def test_a_simulated_accelerator_makes_no_share(profile):
-    text = plain(texts.render_text(replace(profile, rows=ROWS, emulated=True)))
+    text = plain(pages.profile_page(replace(profile, rows=ROWS, emulated=True)).printed())
     assert split(ROWS, emulated=True).cpu_share is None
     assert "modelled: 70.00 ms, 2 calls; the simulator itself took 90.00 ms" in text
     assert "10.00 ms (emulated, so no share of a run): pool 7.500 ms" in text

@@ -10,7 +10,7 @@ from tests.support import junit
 from tests.support.rollouts import NEW, OLD, PLAN
 from toolchain import errors
 from toolchain.devices import Device
-from toolchain.pipeline.rollout import Rollout, Thresholds, page, result, texts
+from toolchain.pipeline.rollout import Rollout, Thresholds, report, result
 from toolchain.pipeline.rollout.state import Record
 from toolchain.pipeline.rollout.threads import LateError
 
@@ -100,18 +100,18 @@ def test_the_document():
 
 
 def test_what_a_person_is_shown():
-    table = str(texts.render_text(made())[0]).splitlines()
-    assert table[1].split() == ["a", "me@a", "1", "done", OLD[:12], NEW[:12], "2.5", "3.2"]
+    table = str(report.render_text(made())[0]).splitlines()
+    assert table[1].split() == ["a", "me@a", "1", "done", OLD[:12], NEW[:12], "2.500", "3.250"]
     assert table[2].split()[3:5] == ["FAILED", OLD[:12]]
     assert table[2].endswith("full (4): no room <b>")
     assert table[4].split() == ["d", "me@d", "2", "waiting", "?", "?"]
     emulated = Record(1, "done", "", NEW, latency_ms=9.0, emulated=True)
-    assert "9 (emulated)" in str(texts.render_text(made({"a": emulated}))[0])
-    assert "none" in str(texts.render_text(made({"a": emulated}))[0])
+    assert "9.000 (emulated)" in str(report.render_text(made({"a": emulated}))[0])
+    assert "none" in str(report.render_text(made({"a": emulated}))[0])
 
 
 def test_junit_has_a_case_for_each_device():
-    suite = ET.fromstring(texts.junit(made()))  # noqa: S314 - our own report
+    suite = ET.fromstring(report.junit(made()))  # noqa: S314 - our own report
     assert junit.faults(suite) == []
     assert {name: suite.get(name) for name in ("name", "tests", "failures", "errors", "skipped")} == {
         "name": "toolchain rollout",
@@ -126,7 +126,7 @@ def test_junit_has_a_case_for_each_device():
 
 
 def test_the_page():
-    text = page.html(made())
+    text = report.page(made()).html()
     assert "no room &lt;b&gt;" in text
     assert "stopped: too many" in text
     assert text.count("<section") == 5

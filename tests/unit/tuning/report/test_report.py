@@ -16,8 +16,8 @@ import pytest
 
 from tests.support.paths import DATA
 from toolchain import files
-from toolchain.page.figure import BOTTOM, RIGHT, TOP, WIDTH
-from toolchain.tables import plain
+from toolchain.report import plain
+from toolchain.report.figure import BOTTOM, RIGHT, TOP, WIDTH
 from toolchain.tuning import report as tune_report
 from toolchain.tuning.report import BoardRow, BuilderRow, Point, TaskRow, Totals, TuneReport
 
@@ -73,7 +73,7 @@ def test_a_live_table_without_tasks():
 
 
 def test_table_at_the_end():
-    lines = plain(tune_report.render_text(made())).splitlines()
+    lines = plain(tune_report.page(made()).printed()).splitlines()
     assert lines[:8] == [
         "model      squeezenet",
         "board      rpi4 (emulated)",
@@ -96,25 +96,25 @@ def test_a_run_that_found_nothing():
     found = made(
         tasks=ROWS, points=(), boards=(), seconds=0.0, causes={}, emulated=False, resumed=0, planned=96, first_batch=16
     )
-    text = plain(tune_report.render_text(found))
+    text = plain(tune_report.page(found).printed())
     assert "latency    no estimate: 1 of 3 kernels were not measured; use --trials 112 or more" in text
-    assert "trials     100: 0 ok" in plain(tune_report.render_text(found))
-    assert "emulated" not in plain(tune_report.render_text(found))
-    assert "There is no estimate" in tune_report.html(found)
+    assert "trials     100: 0 ok" in plain(tune_report.page(found).printed())
+    assert "emulated" not in plain(tune_report.page(found).printed())
+    assert "There is no estimate" in tune_report.page(found).html()
     assert found.document()["estimated_s"] is None
 
 
 def test_kernels_that_failed_are_not_called_unmeasured():
     failed = dataclasses.replace(ROWS[2], trials=16, failed=16, done=True)
-    text = plain(tune_report.render_text(made(tasks=(*ROWS[:2], failed), planned=500, first_batch=16)))
+    text = plain(tune_report.page(made(tasks=(*ROWS[:2], failed), planned=500, first_batch=16)).printed())
     assert "no estimate: no candidate of 1 of 3 kernels worked" in text
     assert "--trials" not in text
 
 
 def test_a_run_that_ends_early_says_why():
-    text = plain(tune_report.render_text(made(planned=500, ended="no candidates left for 3 kernels")))
+    text = plain(tune_report.page(made(planned=500, ended="no candidates left for 3 kernels")).printed())
     assert "32 timeout; ended before 500 trials: no candidates left for 3 kernels" in text
-    assert "ended" not in plain(tune_report.render_text(made(planned=100)))
+    assert "ended" not in plain(tune_report.page(made(planned=100)).printed())
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_run_that_ends_early_says_why():
 )
 def test_finals_are_summed_up(verdicts, text):
     rows = tuple(dataclasses.replace(row, verdict=verdict) for row, verdict in zip(WHOLE, verdicts, strict=True))
-    lines = plain(tune_report.render_text(made(tasks=rows))).splitlines()
+    lines = plain(tune_report.page(made(tasks=rows)).printed()).splitlines()
     assert f"finals     {text}" in lines
 
 
@@ -168,44 +168,44 @@ def test_builders_are_shown_where_there_are_some():
     row = BuilderRow("tls://10.0.0.7:4000", 4, 90, "refused: tvm 0.26 there, 0.27 here")
     found, without = made(builders=(row,)), made()
     assert found.document()["builders"] == [dataclasses.asdict(row)]
-    table = tune_report.render_text(found)[-1]
-    assert table.rows == [("tls://10.0.0.7:4000", "4", "90", row.note)]
-    assert row.note in tune_report.html(found)
+    table = tune_report.page(found).printed()[-1]
+    assert table.rows == [["tls://10.0.0.7:4000", "4", "90", row.note]]
+    assert row.note in tune_report.page(found).html()
     assert without.document()["builders"] == []
-    assert len(tune_report.render_text(without)) == len(tune_report.render_text(found)) - 2
-    assert "Builder" not in tune_report.html(without)
+    assert len(tune_report.page(without).printed()) == len(tune_report.page(found).printed()) - 2
+    assert "Builder" not in tune_report.page(without).html()
 
 
 # --- the page ---
 
 
 def test_page():
-    found = tune_report.html(made())
+    found = tune_report.page(made()).html()
     style = re.search("<style>.*?</style>", found, re.DOTALL)[0]  # which is that of every page
     found = found.replace(style, "<style></style>")
     assert found == golden("tune.html", found)
 
 
 def test_the_page_needs_no_other_file_and_is_well_formed():
-    found = tune_report.html(made())
+    found = tune_report.page(made()).html()
     assert not re.search(r"https?:|src=|href=|url\(|@import|<script", found)
     ET.fromstring(re.sub(r"<!DOCTYPE html>|<meta[^>]*>", "", found))  # noqa: S314 - our own page
     assert "prefers-color-scheme: dark" in found
 
 
 def test_what_others_named_is_text_on_the_page():
-    found = tune_report.html(made(model="<script>alert(1)</script>"))
+    found = tune_report.page(made(model="<script>alert(1)</script>")).html()
     assert "<script>" not in found
     assert "softmax&lt;&amp;&gt;" in found
 
 
 def test_the_mark_of_an_emulator():
-    assert '<span class="mark doubt">emulated</span>' in tune_report.html(made())
-    assert "emulated" not in tune_report.html(made(emulated=False)).partition("<body>")[2]
+    assert '<span class="mark doubt">emulated</span>' in tune_report.page(made()).html()
+    assert "emulated" not in tune_report.page(made(emulated=False)).html().partition("<body>")[2]
 
 
 def test_what_takes_most_of_the_time_comes_first():
-    found = tune_report.html(made(tasks=(WHOLE[2], WHOLE[1], WHOLE[0])))
+    found = tune_report.page(made(tasks=(WHOLE[2], WHOLE[1], WHOLE[0]))).html()
     assert re.findall(r'data-name="Share"><span.*?</svg>([^<]*)', found) == ["79.2%", "20.6%", "0.14%"]
 
 
@@ -214,8 +214,8 @@ def test_the_gain_over_what_is_not_tuned():
     found = made(tasks=tasks)
     assert found.untuned_s == pytest.approx(2.5 * found.estimated_s)
     assert found.document()["untuned_s"] == found.untuned_s
-    assert "1.552 ms estimated, 2.50 times as fast as untuned (3.880 ms)" in plain(tune_report.render_text(found))
-    page = tune_report.html(found)
+    assert "1.552 ms estimated, 2.50 times as fast as untuned (3.880 ms)" in plain(tune_report.page(found).printed())
+    page = tune_report.page(found).html()
     assert re.findall(r'data-name="Gain">([^<]*)', page) == ["2.50x"] * 3
     assert "untuned, 3.88" in page
     assert made().untuned_s is None, "where a task lacks its own"
@@ -225,7 +225,7 @@ def test_the_gain_over_what_is_not_tuned():
 
 
 def drawn(report: TuneReport) -> ET.Element:
-    return ET.fromstring(re.search(r"<svg.*?</svg>", tune_report.html(report), re.DOTALL)[0])  # noqa: S314 - as above
+    return ET.fromstring(re.search(r"<svg.*?</svg>", tune_report.page(report).html(), re.DOTALL)[0])  # noqa: S314 - as above
 
 
 def test_the_line_steps_at_its_points_and_never_leaves_the_picture():
@@ -248,10 +248,10 @@ def test_the_finals_stand_in_the_plot_beside_the_trials():
     """The line falls below what the headline says, since trials are lucky; the page says so, and shows the finals."""
     tasks = tuple(dataclasses.replace(row, untuned_s=row.best_s, verdict="untuned") for row in WHOLE)
     lucky = (*POINTS, Point(300.0, 90, 0.0011))
-    page = tune_report.html(made(tasks=tasks, points=lucky))
+    page = tune_report.page(made(tasks=tasks, points=lucky)).html()
     assert "tuned, by the finals, 1.552 ms" in page
     assert "dashed lines and the headline are by the finals" in page
-    assert "by the finals" not in tune_report.html(made(points=lucky)), "no final was held"
+    assert "by the finals" not in tune_report.page(made(points=lucky)).html(), "no final was held"
 
 
 def test_a_single_point():

@@ -9,7 +9,6 @@ from typing import Any
 import tvm
 from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 
-from toolchain import page
 from toolchain.backends.base import Estimate, Tell
 from toolchain.backends.mali.cost import kernel_cost, network
 from toolchain.backends.mali.cost.compiler import Gpu, gpu
@@ -19,7 +18,7 @@ from toolchain.backends.mali.cost.root import root
 from toolchain.board import Board
 from toolchain.board import Gpu as BoardGpu
 from toolchain.errors import BuildError, InputError
-from toolchain.tables import Table
+from toolchain.report import Section, Table, Text
 
 _ENTRY = "main"
 _FAULT_LETTERS = 300
@@ -39,10 +38,10 @@ class Found:
         """Return what a person is shown."""
         return network.lines([self.costs]) if self.costs.rows else [self._nothing]
 
-    def sections(self) -> list[page.Section]:
+    def sections(self) -> list[Section]:
         """Return what a page has of them."""
         if not self.costs.rows:
-            return [page.Section(f"{self.costs.name} on {self.costs.gpu.name}", [page.Text(self._nothing)])]
+            return [Section(f"{self.costs.name} on {self.costs.gpu.name}", [Text(self._nothing)])]
         return [network.section(self.costs, summed=True)]
 
     def refusal(self) -> BuildError | None:

@@ -13,7 +13,6 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-from toolchain import page
 from toolchain.backends.mali import gpu as means
 from toolchain.backends.mali.cost import kernel_cost
 from toolchain.backends.mali.cost.compiler import Gpu
@@ -22,7 +21,7 @@ from toolchain.backends.mali.cost.shaderdb import LOAD_STORE
 from toolchain.backends.mali.cost.sources import Kernel, kernels
 from toolchain.board import Gpu as BoardGpu
 from toolchain.errors import BuildError
-from toolchain.tables import Table
+from toolchain.report import MODELLED, Facts, Headline, Page, Section, Table, Text
 
 _ARITHMETIC = ("fma", "convert", "special", "arithmetic")
 # The compiler counts a cycle for each access of a work-item. One of 16 bytes is the widest, and a core's cache gives
@@ -323,19 +322,19 @@ def lines(every: Sequence[Costs]) -> list[str | Table]:
     return [*blocks, _WHAT]
 
 
-def section(costs: Costs, *, summed: bool = False) -> page.Section:
+def section(costs: Costs, *, summed: bool = False) -> Section:
     """Return a page's section about the kernels of a network.
 
     Args:
         costs: Its kernels.
         summed: Whether it says, too, what all of them cost, where no verdict does.
     """
-    return page.Section(
+    return Section(
         f"{costs.name} on {costs.gpu.name}",
         [
-            page.Text(f"{summary(costs)}. {_WHAT}." if summed else ""),
-            page.Facts([("Refused", "\n".join(faults(costs)))]),
-            page.Table(_HEAD, [_cells(row) for row in _ordered(costs.rows)], range(1, len(_HEAD)), "kernels"),
+            Text(f"{summary(costs)}. {_WHAT}." if summed else ""),
+            Facts([("Refused", "\n".join(faults(costs)))]),
+            Table([_cells(row) for row in _ordered(costs.rows)], _HEAD, range(1, len(_HEAD)), name="kernels"),
         ],
     )
 
@@ -343,6 +342,6 @@ def section(costs: Costs, *, summed: bool = False) -> page.Section:
 def html(every: Sequence[Costs]) -> str:
     """Render costs as one page that needs no other file."""
     sections = [section(costs) for costs in every]
-    verdict = page.Verdict("\n".join(map(summary, every)), "doubt")
+    verdict = Headline("\n".join(map(summary, every)), "doubt")
     title = ", ".join(dict.fromkeys(costs.name for costs in every))
-    return page.Page(f"{title}: modelled costs", "inspect kernels", verdict, sections, [page.MODELLED]).html()
+    return Page(f"{title}: modelled costs", "inspect kernels", verdict, sections, [MODELLED]).html()

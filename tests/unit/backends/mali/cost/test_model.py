@@ -9,7 +9,7 @@ import pytest
 import tvm
 
 from tests.support import candidates
-from toolchain import board, page
+from toolchain import board
 from toolchain.backends import backend_of
 from toolchain.backends.base import Estimate
 from toolchain.backends.mali.cost import Compiler, KernelCost, Root, gpu, kernel_cost, model, network
@@ -17,6 +17,7 @@ from toolchain.backends.mali.cost.model import Model
 from toolchain.backends.mali.cost.shaderdb import Statistics
 from toolchain.records import Key
 from toolchain.records.lines import modelled_by
+from toolchain.report import Text
 
 RK3588 = board.load("rk3588").resolved()
 ROOT = Root(Path("none"), "k", "1", is_pinned=True)
@@ -90,7 +91,7 @@ def test_of_a_network_without_kernels_just_that_is_told() -> None:
     sentence = "same has no GPU kernels: the whole model runs on the CPU; modelled (Mesa 1) with -cl-std=CL1.2"
     assert report.shown() == [sentence]
     (section,) = report.sections()
-    assert section.parts == [page.Text(sentence)]
+    assert section.parts == [Text(sentence)]
     assert report.document()["kernels"] == []
     assert report.refusal() is None
 

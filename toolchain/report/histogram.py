@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from toolchain.page import figure, scale
-from toolchain.page.figure import BOTTOM, RIGHT, WIDTH
-from toolchain.page.scale import Scale
+from toolchain.report import figure, scale
+from toolchain.report.figure import BOTTOM, RIGHT, WIDTH
+from toolchain.report.parts import Part
+from toolchain.report.scale import Scale
 
 _LEFT = 56
 _ROW, _GAP, _FIRST = 130, 34, 26
@@ -22,7 +23,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Histogram:
+class Histogram(Part):
     """How often values are how large, one row for each set; outliers are named below."""
 
     caption: str

@@ -8,43 +8,54 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from toolchain import page
-from toolchain.page import histogram, scale, series, style
+from toolchain import report
+from toolchain.report import histogram, plot, scale, style
 
 EVIL = "</p><script>alert(1)</script>\" onload='x' \x1b[31m\u202e&amp;"
 
 
-def html(*parts: page.Part, **values) -> str:
-    wanted = {"title": "a title", "command": "tune", "verdict": None, "sections": [page.Section("parts", parts)]}
-    return page.Page(**{**wanted, **values}).html()
+def html(*parts: report.Part, **values) -> str:
+    wanted = {"title": "a title", "command": "tune", "verdict": None, "sections": [report.Section("parts", parts)]}
+    return report.Page(**{**wanted, **values}).html()
 
 
-def picture(part: page.Part) -> ET.Element:
+def picture(part: report.Part) -> ET.Element:
     return ET.fromstring(re.search("<svg.*?</svg>", part.html(), re.DOTALL)[0])  # noqa: S314 - our own page
 
 
+def strokes(values: list[float], name: str = "a") -> report.Strokes:
+    return report.Strokes(report.samples(values), name)
+
+
+def kind(part: report.Part) -> str:
+    """Name a part, a plot by its layers."""
+    return type(part.layers[0] if isinstance(part, report.Plot) else part).__name__
+
+
 ALL = [
-    page.Text(EVIL),
-    page.Notes([EVIL]),
-    page.Facts([(EVIL, EVIL)]),
-    page.Table((EVIL, "b"), [(EVIL, page.Cell(EVIL, 0.5, "bad"))], [1], EVIL),
-    page.Steps(EVIL, EVIL, EVIL, [page.Step(1.0, 2.0, EVIL)], 3.0, [page.Level(EVIL, 1.0)]),
-    page.Dots(EVIL, EVIL, EVIL, [page.Dot(1, 2.0, 1.0, 3.0, EVIL)], [page.Level(EVIL, 1.0)], [EVIL, EVIL]),
-    page.Series(EVIL, EVIL, EVIL, [page.Run(EVIL, [1.0]), page.Run(EVIL, [2.0])], [page.Level(EVIL, 1.0)]),
-    page.Histogram(EVIL, EVIL, [page.Group(EVIL, [1.0, 2.0])]),
-    page.Bars(EVIL, EVIL, [page.Bar(EVIL, 1.0, EVIL, EVIL)], [EVIL, EVIL]),
+    report.Text(EVIL),
+    report.Notes([EVIL]),
+    report.Facts([(EVIL, EVIL)]),
+    report.Table([(EVIL, report.Cell(EVIL, 0.5, "bad"))], (EVIL, "b"), [1], name=EVIL),
+    report.Plot(EVIL, EVIL, EVIL, [report.Steps([report.Value(1.0, 2.0, EVIL)])], [report.Level(EVIL, 1.0)], 3.0),
+    report.Plot(
+        EVIL, EVIL, EVIL, [report.Dots([report.Value(1, 2.0, EVIL, 1.0, 3.0)], EVIL)] * 2, [report.Level(EVIL, 1.0)]
+    ),
+    report.Plot(EVIL, EVIL, EVIL, [strokes([1.0], EVIL), strokes([2.0], EVIL)], [report.Level(EVIL, 1.0)]),
+    report.Histogram(EVIL, EVIL, [report.Group(EVIL, [1.0, 2.0])]),
+    report.Bars(EVIL, EVIL, [report.Bar(EVIL, 1.0, EVIL, EVIL)], [EVIL, EVIL]),
 ]
 
 
-@pytest.mark.parametrize("part", ALL, ids=lambda part: type(part).__name__)
+@pytest.mark.parametrize("part", ALL, ids=kind)
 def test_what_others_say_is_text(part):
-    found = html(part, title=EVIL, command=EVIL, verdict=page.Verdict(EVIL), marks=[page.Mark(EVIL)])
+    found = html(part, title=EVIL, command=EVIL, verdict=report.Headline(EVIL), marks=[report.Mark(EVIL)])
     assert "<script" not in found
     assert not {"\x1b", "\u202e"} & set(found)
     assert not re.search(r"https?:|src=|href=|url\(|@import", found)
     tree = ET.fromstring(re.sub(r"<!DOCTYPE html>|<meta[^>]*>", "", found))  # noqa: S314 - our own page
     assert not [one for one in tree.iter() if {name for name in one.attrib if name.startswith("on")}]
-    assert found == html(part, title=EVIL, command=EVIL, verdict=page.Verdict(EVIL), marks=[page.Mark(EVIL)])
+    assert found == html(part, title=EVIL, command=EVIL, verdict=report.Headline(EVIL), marks=[report.Mark(EVIL)])
 
 
 def test_a_page_forbids_itself_everything():
@@ -54,24 +65,24 @@ def test_a_page_forbids_itself_everything():
 
 
 def test_whose_page_it_is():
-    assert page.is_ours(html().encode()[: page.HEAD])
-    assert not page.is_ours(b'<!DOCTYPE html><meta name="generator" content="other">')
+    assert report.is_ours(html().encode()[: report.HEAD])
+    assert not report.is_ours(b'<!DOCTYPE html><meta name="generator" content="other">')
 
 
 def test_what_says_nothing_takes_no_room():
-    assert "<section>" not in html(page.Notes([]), page.Facts([("a", "")]), page.Text(""))
+    assert "<section>" not in html(report.Notes([]), report.Facts([("a", "")]), report.Text(""))
 
 
 @pytest.mark.parametrize(
     "plot",
     [
-        page.Steps("none", "x", "y", [page.Step(0.0, 0.0), page.Step(1.0, math.nan)], 1.0),
-        page.Dots("none", "x", "y", [page.Dot(1, math.inf)]),
-        page.Series("none", "x", "y", [page.Run("a", [math.nan]), page.Run("b", [])]),
-        page.Histogram("none", "x", [page.Group("a", [])]),
-        page.Bars("none", "x", [page.Bar("a", math.inf)]),
+        report.Plot("none", "x", "y", [report.Steps([report.Value(0.0, 0.0), report.Value(1.0, math.nan)])], end=1.0),
+        report.Plot("none", "x", "y", [report.Dots([report.Value(1, math.inf)])]),
+        report.Plot("none", "x", "y", [strokes([math.nan], "a"), strokes([], "b")]),
+        report.Histogram("none", "x", [report.Group("a", [])]),
+        report.Bars("none", "x", [report.Bar("a", math.inf)]),
     ],
-    ids=lambda plot: type(plot).__name__,
+    ids=kind,
 )
 def test_nothing_to_draw_is_said(plot):
     assert "Nothing to draw" in plot.html()
@@ -86,25 +97,25 @@ def test_nothing_to_draw_is_said(plot):
     ],
 )  # fmt: skip
 def test_numbers(value, text):
-    assert page.number(value) == text
+    assert report.number(value) == text
 
 
 @pytest.mark.parametrize(("share", "text"), [(0.792, "79.2%"), (0.00135, "0.14%"), (None, "-"), (-0.02, "-2.0%")])
 def test_shares(share, text):
-    assert page.percent(share) == text
+    assert report.percent(share) == text
 
 
 # --- plots ---
 
 
 def test_bars_are_as_long_as_their_values():
-    found = picture(page.Bars("b", "ms", [page.Bar("a", 1.0), page.Bar("b", 4.0)]))
+    found = picture(report.Bars("b", "ms", [report.Bar("a", 1.0), report.Bar("b", 4.0)]))
     short, long = (float(one.get("width")) for one in found.findall(".//rect[@class='fill one']"))
     assert 4 * short == pytest.approx(long, abs=0.4)
 
 
 def test_bars_below_zero_go_to_the_left():
-    found = picture(page.Bars("b", "ms", [page.Bar("a", -1.0, low=-1.5, high=-0.5), page.Bar("b", 1.0)]))
+    found = picture(report.Bars("b", "ms", [report.Bar("a", -1.0, low=-1.5, high=-0.5), report.Bar("b", 1.0)]))
     left, right = found.findall(".//rect[@class='fill one']")
     assert float(left.get("x")) + float(left.get("width")) == pytest.approx(float(right.get("x")), abs=0.2)
     error = found.find(".//line[@class='error']")
@@ -112,22 +123,26 @@ def test_bars_below_zero_go_to_the_left():
 
 
 def test_a_bar_tells_its_whole_name():
-    found = picture(page.Bars("b", "ms", [page.Bar("long" * 40, 1.0, "1 ms", "what it is")]))
+    found = picture(report.Bars("b", "ms", [report.Bar("long" * 40, 1.0, "1 ms", "what it is")]))
     assert "long" * 40 not in [one.text for one in found.iter("text")]
     assert [one.text for one in found.iter("title")] == ["long" * 40 + ": what it is"]
 
 
 def test_dots_beyond_the_picture_are_told():
-    dots = [page.Dot(place, 1.0 + 0.001 * (place % 7)) for place in range(40)]
-    found = page.Dots("d", "round", "ratio", [*dots, page.Dot(40, 50.0)], [page.Level("limit", 1.05)])
+    dots = [report.Value(place, 1.0 + 0.001 * (place % 7)) for place in range(40)]
+    found = report.Plot(
+        "d", "round", "ratio", [report.Dots([*dots, report.Value(40, 50.0)])], [report.Level("limit", 1.05)]
+    )
     assert len(picture(found).findall(".//circle[@class='hollow one']")) == 1
     assert "1 outside the plot" in found.html()
     assert "limit" in [one.text for one in picture(found).iter("text")]
 
 
 def test_limits_that_lie_close_have_names_apart():
-    levels = [page.Level("a", 1), page.Level("b", 1.1)]
-    found = picture(page.Dots("d", "round", "%", [page.Dot(1, 0.0), page.Dot(2, 90.0)], levels))
+    levels = [report.Level("a", 1), report.Level("b", 1.1)]
+    found = picture(
+        report.Plot("d", "round", "%", [report.Dots([report.Value(1, 0.0), report.Value(2, 90.0)])], levels)
+    )
     first, second = (float(one.get("y")) for one in found.iter("text") if one.text in {"a", "b"})
     assert abs(first - second) >= 16
 
@@ -135,7 +150,7 @@ def test_limits_that_lie_close_have_names_apart():
 def test_a_long_series_keeps_what_is_smallest_and_greatest_in_a_column():
     values = [1.0 + 0.001 * (place % 10) for place in range(20_000)]
     values[777], values[15_000] = 3.0, 0.4
-    found = page.Series("s", "run", "ms", [page.Run("a", values)])
+    found = report.Plot("s", "run", "ms", [strokes(values)])
     path = picture(found).find(".//path").get("d")
     assert path.count("M") <= 720
     assert len(found.html()) < 40_000
@@ -144,24 +159,24 @@ def test_a_long_series_keeps_what_is_smallest_and_greatest_in_a_column():
 
 
 def test_a_series_that_is_not_long_keeps_every_value():
-    found = picture(page.Series("s", "run", "ms", [page.Run("a", [1.0] * series.MOST_POINTS)]))
-    assert found.find(".//path").get("d").count("M") == series.MOST_POINTS
+    found = picture(report.Plot("s", "run", "ms", [strokes([1.0] * plot.MOST_POINTS)]))
+    assert found.find(".//path").get("d").count("M") == plot.MOST_POINTS
 
 
 def test_series_in_turns_lie_where_they_were():
-    runs = [page.Run("a", [1.0, 1.0], [1, 3]), page.Run("b", [1.0, 1.0], [2, 4])]
-    paths = picture(page.Series("s", "run", "ms", runs)).findall(".//path")
+    runs = [report.Strokes(report.samples([1.0, 1.0], turns)) for turns in ([1, 3], [2, 4])]
+    paths = picture(report.Plot("s", "run", "ms", runs)).findall(".//path")
     xs = [[float(x) for x in re.findall(r"M([\d.]+)", path.get("d"))] for path in paths]
     assert xs[0][0] < xs[1][0] < xs[0][1] < xs[1][1]
 
 
 def test_extremes():
-    assert series.extremes([(2, 5.0), (1, 1.0), (2, 3.0), (2, 4.0)]) == [(1, 1.0, 1.0), (2, 3.0, 5.0)]
+    assert plot.extremes([(2, 5.0), (1, 1.0), (2, 3.0), (2, 4.0)]) == [(1, 1.0, 1.0), (2, 3.0, 5.0)]
 
 
 def test_a_histogram_counts_all_but_what_is_beyond():
     values = [10.0 + 0.01 * (place % 50) for place in range(500)]
-    found = page.Histogram("h", "ms", [page.Group("a", [*values, 900.0])])
+    found = report.Histogram("h", "ms", [report.Group("a", [*values, 900.0])])
     assert "1 of 501 outside the plot: 900 to 900 (ms)." in found.html()
     assert "a, 501 values, median 10.2" in found.html()
 

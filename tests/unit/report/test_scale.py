@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolchain.page import scale
+from toolchain.report import scale
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from toolchain.page import figure, scale
-from toolchain.page.figure import BOTTOM, WIDTH
-from toolchain.page.scale import Scale
+from toolchain.report import figure, scale
+from toolchain.report.figure import BOTTOM, WIDTH
+from toolchain.report.parts import Part
+from toolchain.report.scale import Scale
 
 _ROW, _THICK, _FIRST = 24, 14, 10
 _NAMES, _LABELS = 264, 200  # most room for names on the left, and for labels on the right
@@ -25,7 +26,7 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Bars:
+class Bars(Part):
     """Bars below each other, in the order that they are given in."""
 
     caption: str

@@ -1,12 +1,13 @@
-"""A page of HTML that needs no other file: its head, its verdict, and its sections."""
+"""A page: its verdict and its sections, as HTML that needs no other file, and for a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from toolchain.page.parts import Part, Tone, escaped
-from toolchain.page.style import STYLE
+from toolchain.report.parts import Part, Tone, escaped
+from toolchain.report.style import STYLE
+from toolchain.report.tables import Table
 
 _GENERATOR = '<meta name="generator" content="toolchain '
 HEAD = 1024  # in so many bytes of a page its generator is named
@@ -28,7 +29,7 @@ INCONCLUSIVE = Mark("inconclusive")
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Headline:
     """The one sentence at the top of a page."""
 
     text: str  # line ends are kept
@@ -41,6 +42,7 @@ class Section:
 
     title: str
     parts: Sequence[Part]  # if all of them are empty, the section is left out
+    on_terminal: bool = False  # whether a terminal shows it too
 
     def html(self) -> str:
         inner = [text for text in (part.html() for part in self.parts) if text]
@@ -70,7 +72,7 @@ class Page:
 
     title: str
     command: str  # the command that made it, such as `tune`
-    verdict: Verdict | None
+    verdict: Headline | None
     sections: Sequence[Section]  # numbers, plots, conditions and warnings, provenance, in this order
     marks: Sequence[Mark] = ()
 
@@ -100,6 +102,14 @@ class Page:
             "</html>",
         ]
         return "\n".join(lines) + "\n"
+
+    def printed(self) -> list[str | Table]:
+        """Return what a terminal shows of it: some of its sections, with empty lines between them."""
+        printed: list[str | Table] = []
+        for section in self.sections:
+            pieces = [piece for part in section.parts for piece in part.printed()] if section.on_terminal else []
+            printed += ["", *pieces] if printed and pieces else pieces
+        return printed
 
 
 def is_ours(head: bytes) -> bool:

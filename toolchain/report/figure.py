@@ -7,9 +7,9 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from toolchain.page.parts import escaped, wide
-from toolchain.page.scale import Scale
-from toolchain.tables import printable
+from toolchain.printable import printable
+from toolchain.report.parts import escaped, wide
+from toolchain.report.scale import Scale
 
 WIDTH = 720
 COLOURS = ("one", "two", "three")  # classes of the colours that sets of values have in turn
