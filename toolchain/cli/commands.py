@@ -46,7 +46,7 @@ SECTIONS = {
         "records": Entry("records", "Show, merge, export or forget tuning records."),
     },
     "Models and packages": {
-        "models": Entry("models", "List the predefined networks."),
+        "model": Entry("models", "List the predefined networks; make weights zero."),
         "inspect": Entry("inspection", "Show what a model or a package contains.", ("mali",)),
         "quantize": Entry("quantize", "Quantize the convolutions of a model to int8."),
         "build": Entry("build", "Compile a model for a board into a bundle."),
@@ -101,9 +101,7 @@ RENAMED = {
     "floor": Renamed("trust floor"),
     "inventory": Renamed("inspect package"),
     "mali-cost": Renamed("inspect kernels"),
-    "model": Renamed("models"),
     "model inspect": Renamed("inspect model"),
-    "model list": Renamed("models"),
     "releases": Renamed("status", "--releases"),
     "sign": Renamed("trust sign"),
     "verify": Renamed("trust verify"),

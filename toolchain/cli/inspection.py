@@ -14,6 +14,7 @@ from toolchain.report import Table
 
 if TYPE_CHECKING:
     from toolchain.models.inspection import Inspection, Output
+    from toolchain.models.sparsity import Sparsity
 
 
 @declare.group()
@@ -45,12 +46,18 @@ def _inspection_table(inspected: Inspection) -> Table:
         *(("output", _describe_output(spec)) for spec in inspected.outputs),
         ("parameters", f"{inspected.parameters / 1e6:.2f} million"),
         ("work", "unknown: a shape is open" if inspected.gflops is None else f"{inspected.gflops:.3f} GFLOPs a run"),
+        *([("zero weights", _describe_zeros(inspected.sparsity))] if inspected.sparsity else []),
         ("operators", _format_counts(inspected.operators)),
         *([("as imported", _format_counts(inspected.imported))] if inspected.imported != inspected.operators else []),
         *(("note", line) for line in inspected.guessed),
         *(("not importable", str(node)) for node in inspected.unsupported),
     ]
     return Table(rows)
+
+
+def _describe_zeros(sparsity: Sparsity) -> str:
+    blocks = ", ".join(f"{share:.0%} of {block}" for block, share in sparsity.blocks.items())
+    return f"{sparsity.zeros:.0%}; of the blocks {blocks}"
 
 
 def _describe_output(output: Output) -> str:

@@ -62,7 +62,7 @@ def _folder(path: Path) -> Format:
         )
     if models:
         return Format("a folder", f"pass the model in it: {path / models[0]}")
-    return Format("a folder", "pass the .onnx file; `toolchain models` lists the zoo")
+    return Format("a folder", "pass the .onnx file; `toolchain model list` lists the zoo")
 
 
 def _by_magic(head: bytes, path: Path) -> Format | None:

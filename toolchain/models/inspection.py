@@ -9,10 +9,11 @@ import onnx
 from onnx import shape_inference
 
 from toolchain.errors import InputError
-from toolchain.models import flops
+from toolchain.models import flops, sparsity
 from toolchain.models.importer import UnsupportedNode, as_imported, import_model, unsupported_nodes
 from toolchain.models.signature import dtype_of
 from toolchain.models.source import SourceModel
+from toolchain.models.sparsity import Sparsity
 from toolchain.tensors import TensorSpec
 
 
@@ -35,6 +36,7 @@ class Inspection:
         operators: Number of nodes by operator, in the file.
         imported: The same after constants were folded with the shapes set.
         guessed: Lines about guessed shapes, and about outputs that differ from the file's.
+        sparsity: Zeros in the weights of layers; None if no layer has constant weights.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Inspection:
     operators: dict[str, int]
     imported: dict[str, int]
     guessed: tuple[str, ...]
+    sparsity: Sparsity | None
     unsupported: tuple[UnsupportedNode, ...]
 
 
@@ -72,6 +75,7 @@ def inspect(source: SourceModel) -> Inspection:
         operators=_operator_counts(source.proto),
         imported=_operator_counts(simple),
         guessed=source.guessed,
+        sparsity=sparsity.measure(simple.graph),
         unsupported=unsupported,
     )
 

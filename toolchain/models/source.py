@@ -144,7 +144,7 @@ def _read(path: Path) -> onnx.ModelProto:
             f"there is no model {str(path)!r}",
             details="networks of the zoo: " + ", ".join(zoo.NAMES),
             hint=did_you_mean(str(path), zoo.NAMES)
-            or "give the path of an .onnx file; `toolchain models` shows the zoo",
+            or "give the path of an .onnx file; `toolchain model list` shows the zoo",
         )
     try:
         if other := recognise(path):

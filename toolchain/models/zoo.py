@@ -40,7 +40,7 @@ def network(model: str) -> str:
         raise InputError(
             f"the zoo has no network {name!r}",
             details="networks of the zoo: " + ", ".join(NAMES),
-            hint=did_you_mean(name, NAMES) or "`toolchain models` shows them",
+            hint=did_you_mean(name, NAMES) or "`toolchain model list` shows them",
         )
     return name
 
@@ -97,7 +97,7 @@ def _find(name: str) -> _Network:
     raise InputError(
         f"there is no predefined network named {name!r}",
         details="the predefined networks: " + ", ".join(NAMES),
-        hint=did_you_mean(name, NAMES) or "list them: `toolchain models`",
+        hint=did_you_mean(name, NAMES) or "list them: `toolchain model list`",
     )
 
 

@@ -252,21 +252,23 @@ def test_only_json_files_are_values_of_json(words, spelled):
 
 def test_the_result_of_any_command_is_written_to_a_file(tmp_path):
     file = tmp_path / "models.json"
-    seen = done("models", "--json", file)
+    seen = done("model", "list", "--json", file)
     assert "mobilenet" in seen.out
-    assert json.loads(file.read_text()) == parsed("models") == json.loads(done("models", "--json", "-").out)
+    assert (
+        json.loads(file.read_text()) == parsed("model", "list") == json.loads(done("model", "list", "--json", "-").out)
+    )
 
 
 def test_the_failure_of_any_command_is_written_to_its_file(tmp_path):
     file = tmp_path / "result.json"
-    done("models", "--json", file)
+    done("model", "list", "--json", file)
     assert toolchain("inspect", "package", tmp_path / "none", "--json", file).code == 2
     assert "there is no package" in json.loads(file.read_text())["error"]["message"]
 
 
 def test_a_result_does_not_replace_what_is_not_json(tmp_path):
     (tmp_path / "thesis.json").write_text("years of work")
-    assert toolchain("models", "--json", tmp_path / "thesis.json").code == 2
+    assert toolchain("model", "list", "--json", tmp_path / "thesis.json").code == 2
     assert (tmp_path / "thesis.json").read_text() == "years of work"
 
 

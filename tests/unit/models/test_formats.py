@@ -72,7 +72,7 @@ def test_the_content_tells_and_not_the_ending(tmp_path, name):
         (["config.json", "model.safetensors"], "a Hugging Face model", "optimum-cli export onnx"),
         (["manifest.json", "model.so"], "a folder with a manifest", "toolchain deploy"),
         (["notes.txt", "net.onnx"], "a folder", "pass the model in it: "),
-        ([], "a folder", "toolchain models"),
+        ([], "a folder", "toolchain model list"),
     ],
 )
 def test_a_folder(tmp_path, names, what, remedy):

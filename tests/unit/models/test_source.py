@@ -93,7 +93,7 @@ def test_several_inputs_and_outputs_keep_their_order(tmp_path):
     ("name", "hint"),
     [
         ("mobilent", "did you mean mobilenet?"),
-        ("missing.onnx", "toolchain models"),
+        ("missing.onnx", "toolchain model list"),
     ],
 )
 def test_no_such_model(tmp_path, monkeypatch, name, hint):
