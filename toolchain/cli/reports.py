@@ -37,6 +37,9 @@ JSON_FILE = f"{__name__} file"
 """Key in the context of a command: the file for its document."""
 PATIENCE = f"{__name__} patience"
 """Key in the context of a command: how long it waits for devices, and what it waited for."""
+# Results of most commands have no keys in common, and JSON no comments: this end, which is valid, tells them from the
+# user's own files, which are never replaced.
+_RESULT_END = b"\n \n"
 _SUITE = "toolchain "
 _HEAD = 1024  # the name of the suite is within the first bytes of a JUnit file
 
@@ -79,7 +82,7 @@ class Kind:
 
 
 def json_kind(what: str, *keys: str) -> Kind:
-    """Return the kind of JSON reports that have these keys, or only the key `error`; without keys any JSON."""
+    """Return the kind of JSON reports that have these keys, or only the key `error`."""
 
     def foreign(path: Path) -> str:
         from toolchain import files
@@ -91,14 +94,26 @@ def json_kind(what: str, *keys: str) -> Kind:
         except (ValueError, RecursionError):
             return "it is not JSON"
         ours = isinstance(document, dict) and (document.keys() >= set(keys) or document.keys() == {"error"})
-        return "" if ours or not keys else "it is JSON of another kind"
+        return "" if ours else "it is JSON of another kind"
 
-    def failed(failure: Failure, _run: Run) -> bytes:
-        from toolchain import files
+    return Kind(what, foreign, _failed_json)
 
-        return files.canonical_json(failure.document())
 
-    return Kind(what, foreign, failed)
+def _failed_json(failure: Failure, _run: Run) -> bytes:
+    from toolchain import files
+
+    return files.canonical_json(failure.document())
+
+
+def _foreign_result(path: Path) -> str:
+    from toolchain import files
+
+    ours = files.read_limited(path).endswith(_RESULT_END)
+    return "" if ours else "it is not a result that --json has written"
+
+
+def _failed_result(failure: Failure, run: Run) -> bytes:
+    return _failed_json(failure, run).rstrip() + _RESULT_END
 
 
 def _foreign_junit(path: Path) -> str:
@@ -108,7 +123,7 @@ def _foreign_junit(path: Path) -> str:
 
 
 JSON = json_kind("a report", "schema_version", "bundle_digest")
-_DOCUMENT = json_kind("a result as JSON")
+_DOCUMENT = Kind("a result as JSON", _foreign_result, _failed_result)
 JUNIT = Kind(
     "a JUnit report",
     _foreign_junit,
@@ -269,7 +284,7 @@ class ReportingCommand(Command):
             result = super().invoke(ctx)
             if path := ctx.meta.get(JSON_FILE):  # a command that runs another one returns the exit code
                 document = result.document if isinstance(result, Result) else {"exit_code": result}
-                files.write_atomic(path, f"{json_text(document)}\n".encode())
+                files.write_atomic(path, json_text(document).encode() + _RESULT_END)
             return result
 
 

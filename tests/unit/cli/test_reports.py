@@ -266,10 +266,15 @@ def test_the_failure_of_any_command_is_written_to_its_file(tmp_path):
     assert "there is no package" in json.loads(file.read_text())["error"]["message"]
 
 
-def test_a_result_does_not_replace_what_is_not_json(tmp_path):
-    (tmp_path / "thesis.json").write_text("years of work")
-    assert toolchain("model", "list", "--json", tmp_path / "thesis.json").code == 2
-    assert (tmp_path / "thesis.json").read_text() == "years of work"
+@pytest.mark.parametrize("content", ["years of work", '{"name": "my-package"}\n', "[]"])
+def test_a_result_replaces_only_an_earlier_result(content, tmp_path):
+    file = tmp_path / "thesis.json"
+    file.write_text(content)
+    assert toolchain("model", "list", "--json", file).code == 2
+    assert file.read_text() == content
+    file.unlink()
+    for _ in range(2):
+        done("model", "list", "--json", file)
 
 
 def test_completing_a_command_line_writes_no_report(tmp_path):
