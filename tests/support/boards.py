@@ -20,6 +20,7 @@ import requests
 from tests.support import session, supervisor
 from tests.support.parts import require
 from tests.support.sshd import free_port
+from toolchain.architecture import AARCH64, ARMV7L
 from toolchain.virtual import emulation, fleet
 from toolchain.virtual.fleet import VirtualBoard
 
@@ -72,7 +73,7 @@ def require_emulation() -> docker.DockerClient:
     client = engine()
     require("a Docker engine", "docker.io, and start dockerd", client is not None)
     recipes = all((emulation.RECIPES / f"{name}.conf").is_file() for name in ("qemu-aarch64", "qemu-arm"))
-    ready = not any(emulation.fault(architecture) for architecture in ("arm64", "armhf"))
+    ready = not any(emulation.fault(architecture) for architecture in (AARCH64, ARMV7L))
     can_help = recipes and os.geteuid() == 0
     require("emulation of arm64 and armhf", "qemu-user-static, with its binfmt rules", ready or can_help)
     assert client is not None

@@ -43,8 +43,11 @@ def test_inspection_of_a_net_made_by_hand(tmp_path):
         operators={"Conv": 1, "Gemm": 1, "Relu": 1, "Reshape": 1},
         imported={"Conv": 1, "Gemm": 1, "Relu": 1, "Reshape": 1},
         guessed=(),
+        sparsity=summary.sparsity,
         unsupported=(),
     )
+    assert summary.sparsity.zeros == pytest.approx(180_000 / (500 * 27 + 180_000))
+    assert summary.sparsity.blocks["8x1"] == pytest.approx(2 * 18_000 / (63 * 27 + 2 * 18_000))
 
 
 def test_inspection_of_a_model_that_cannot_be_imported():
