@@ -233,10 +233,12 @@ def test_records(data):
     content = data.draw(st.just(b"\n".join(parts)) | edited(records.encode([WORKLOAD, TRIAL])))
 
     def read(text):
-        found = records.parse(text, "here")
-        for one in found.workloads.values():
-            one.text()
-        return [found.best(key) for key in found.keys]
+        lines = list(records.parse(text, "here"))
+        for line in lines:
+            if isinstance(line, records.Workload):
+                line.text()
+        collected = records.Records.collect(lines)
+        return [collected.best(key) for key in collected.keys]
 
     fed(content, Parser(read, None, (InputError,)))
 

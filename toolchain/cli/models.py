@@ -50,7 +50,7 @@ class PruneOptions:
         default="16x1",
         show_default=True,
         metavar="OUTPUTSxINPUTS",
-        help="Shape of a block of weights. Kernels use 16x1 with AVX-512, 8x1 with AVX2, and 4x1 on Arm.",
+        help="Shape of a block of weights. Kernels use Nx1, where N floats fill a vector register of the CPU.",
     )
     random: bool = option("--random", is_flag=True, help="Choose random blocks, not those with the smallest weights.")
     output: Path | None = option(
