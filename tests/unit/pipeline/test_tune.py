@@ -164,7 +164,7 @@ def job(tmp_path_factory):
 
 def test_the_table_before_the_first_trial(job):
     table, totals = job.before
-    assert [row[1][:12] for row in table.rows] == ["fused_matmul"] * 3
+    assert [row[1].text[:12] for row in table.rows] == ["fused_matmul"] * 3
     assert totals.startswith(f"Estimate: -  Trials: 0/{TRIALS}  Time: 0 s  ETA: -  Next task: -")
 
 
