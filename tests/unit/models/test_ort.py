@@ -25,9 +25,9 @@ print(reference.run(model, inputs.random(model.inputs, 0)))
 PROBE = """
 import sys, onnx
 from toolchain.models import inputs, source
-from toolchain.quantize import run
+from toolchain.quantize.calibrate import Probe
 model = source.load(sys.argv[1])
-print(run.Probe(model.proto, ["y"]).run(inputs.random(model.inputs, 0)))
+print(Probe(model.proto, ["y"]).run(inputs.random(model.inputs, 0)))
 """
 
 

@@ -46,7 +46,7 @@ def test_a_network_that_does_not_load_is_refused(proto):
     with pytest.raises(InputError, match="cannot run the model") as caught:
         Probe(proto, ["c"])
     assert "Unheard" in caught.value.details
-    assert "model inspect" in caught.value.hint
+    assert "inspect model" in caught.value.hint
 
 
 def test_a_sample_that_does_not_fit_is_refused(proto):
