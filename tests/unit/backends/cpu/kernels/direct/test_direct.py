@@ -11,7 +11,7 @@ import pytest
 import tvm
 
 from tests.support import cpu_kernels
-from tests.support.cpu_kernels import MIDDLE, NARROW, WIDE, layer_of
+from tests.support.cpu_kernels import CONVOLUTIONS, MIDDLE, NARROW, WIDE, layer_of
 from toolchain.backends.cpu.kernels import direct
 from toolchain.backends.cpu.kernels.direct import Config
 from toolchain.backends.cpu.kernels.direct import cost as conv_cost
@@ -22,49 +22,9 @@ from toolchain.backends.cpu.machine import Machine
 
 SERVER = tvm.target.Target({"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 4})
 
-LAYERS = {
-    "odd channels and sizes": {"data": (2, 24, 9, 13), "channels": 40, "kernel": (3, 3), "padding": (1, 1, 1, 1)},
-    "plain": {"data": (1, 3, 21, 22), "channels": 24, "kernel": (7, 7), "strides": (2, 2), "padding": (3, 3, 3, 3)},
-    "plain and wide": {"data": (2, 3, 27, 31), "channels": 20, "kernel": (11, 11), "strides": (4, 4)},
-    "one plain channel": {"data": (1, 1, 12, 12), "channels": 20, "kernel": (3, 3), "padding": (0, 0, 1, 1)},
-    "pointwise": {"data": (1, 40, 13, 7), "channels": 112, "kernel": (1, 1)},
-    "pointwise, strided": {"data": (1, 32, 8, 9), "channels": 32, "kernel": (1, 1), "strides": (2, 2)},
-    "deep": {"data": (1, 264, 7, 7), "channels": 32, "kernel": (3, 3), "padding": (1, 1, 1, 1)},
-    "deep, pointwise": {"data": (2, 600, 7, 7), "channels": 64, "kernel": (1, 1)},
-    "one pixel": {"data": (1, 64, 1, 1), "channels": 160, "kernel": (1, 1)},
-    "one row": {"data": (1, 32, 1, 35), "channels": 32, "kernel": (1, 7), "padding": (0, 3, 0, 3)},
-    "one column": {"data": (1, 32, 17, 1), "channels": 32, "kernel": (7, 1), "padding": (3, 0, 3, 0)},
-    "one column, in steps": {
-        "data": (2, 40, 23, 1),
-        "channels": 24,
-        "kernel": (4, 1),
-        "strides": (2, 1),
-        "padding": (2, 0, 1, 0),
-        "dilation": (3, 1),
-    },
-    "whole image": {"data": (2, 16, 5, 5), "channels": 48, "kernel": (5, 5)},
-    "uneven": {
-        "data": (1, 16, 17, 19),
-        "channels": 48,
-        "kernel": (3, 5),
-        "strides": (2, 1),
-        "padding": (1, 0, 2, 3),
-        "dilation": (2, 1),
-    },
-    "far apart": {"data": (1, 16, 19, 7), "channels": 16, "kernel": (3, 3), "padding": (6,) * 4, "dilation": (6, 6)},
-    "mostly padding": {"data": (1, 16, 2, 3), "channels": 16, "kernel": (3, 3), "padding": (4, 4, 4, 4)},
-    "groups that narrow": {"data": (1, 240, 5, 9), "channels": 60, "kernel": (1, 1), "groups": 3},
-    "groups that widen": {"data": (1, 60, 9, 5), "channels": 240, "kernel": (1, 1), "groups": 3},
-    "odd groups": {"data": (1, 54, 6, 6), "channels": 216, "kernel": (3, 3), "groups": 3, "bias": False},
-    "two groups": {"data": (1, 96, 6, 7), "channels": 64, "kernel": (5, 5), "padding": (2, 2, 2, 2), "groups": 2},
-    "many groups": {"data": (1, 64, 6, 6), "channels": 64, "kernel": (3, 3), "padding": (1,) * 4, "groups": 16},
-    "groups of two blocks and a half": {"data": (1, 24, 5, 6), "channels": 120, "kernel": (3, 3), "groups": 3},
-    "several from each": {"data": (1, 10, 6, 6), "channels": 30, "kernel": (3, 3), "groups": 10},
-}
-
 
 def layer(name, lanes, **more):
-    return layer_of(lanes=lanes, plain="plain" in name, **LAYERS[name], **more)
+    return layer_of(lanes=lanes, plain="plain" in name, **CONVOLUTIONS[name], **more)
 
 
 def default(layer, machine):
@@ -81,7 +41,7 @@ def test_a_column_is_cut_into_tiles_as_a_row_is():
 
 
 @pytest.mark.parametrize("machine", [WIDE, NARROW], ids=["16 lanes", "4 lanes"])
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_result(name, machine):
     conv = layer(name, machine.lanes, epilogue=(PostOp("relu"),))
     cpu_kernels.check(direct, conv, machine, default(conv, machine))
@@ -230,7 +190,7 @@ def test_a_wide_row_without_padding_is_cut_alike():
 
 
 @pytest.mark.parametrize("machine", [WIDE, MIDDLE, NARROW, Machine(4, 16)])
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_candidates(name, machine):
     conv = layer(name, machine.lanes)
     candidates = direct.configs(conv, machine)

@@ -8,39 +8,14 @@ import numpy as np
 import pytest
 
 from tests.support import cpu_kernels
-from tests.support.cpu_kernels import MIDDLE, NARROW, WIDE, layer_of
+from tests.support.cpu_kernels import CONVOLUTIONS, MIDDLE, NARROW, WIDE, layer_of
 from toolchain.backends.cpu import kernels
 from toolchain.backends.cpu.kernels import emit
 from toolchain.backends.cpu.kernels.sparse import conv as template
 from toolchain.backends.cpu.kernels.sparse.conv import Config
 from toolchain.backends.cpu.layers import PostOp
 
-LAYERS = {
-    "odd channels and sizes": {"data": (2, 24, 9, 13), "channels": 40, "kernel": (3, 3), "padding": (1, 1, 1, 1)},
-    "pointwise": {"data": (1, 40, 13, 7), "channels": 112, "kernel": (1, 1)},
-    "pointwise, strided": {"data": (1, 32, 8, 9), "channels": 32, "kernel": (1, 1), "strides": (2, 2)},
-    "one pixel": {"data": (1, 64, 1, 1), "channels": 160, "kernel": (1, 1)},
-    "images of one pixel": {"data": (3, 24, 1, 1), "channels": 20, "kernel": (1, 1)},
-    "whole image": {"data": (2, 16, 5, 5), "channels": 48, "kernel": (5, 5)},
-    "one column, in steps": {
-        "data": (2, 40, 23, 1),
-        "channels": 24,
-        "kernel": (4, 1),
-        "strides": (2, 1),
-        "padding": (2, 0, 1, 0),
-        "dilation": (3, 1),
-    },
-    "uneven": {
-        "data": (1, 16, 17, 19),
-        "channels": 48,
-        "kernel": (3, 5),
-        "strides": (2, 1),
-        "padding": (1, 0, 2, 3),
-        "dilation": (2, 1),
-    },
-    "far apart": {"data": (1, 16, 19, 7), "channels": 16, "kernel": (3, 3), "padding": (6,) * 4, "dilation": (6, 6)},
-    "mostly padding": {"data": (1, 16, 2, 3), "channels": 16, "kernel": (3, 3), "padding": (4, 4, 4, 4)},
-}
+LAYERS = {name: shape for name, shape in CONVOLUTIONS.items() if "groups" not in shape and "plain" not in name}
 
 
 def sparse(layer, share=0.2):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -91,10 +93,13 @@ def test_other_weights_than_those_that_were_counted_are_refused():
         template.pack(layer, MIDDLE, Config(1, 1, 1, 1), random((64, 64)))
 
 
-@pytest.mark.parametrize("target", [AARCH64, ARMV7], ids=["aarch64", "armv7"])
-def test_no_sum_leaves_its_register_on_arm(target):
+@pytest.mark.parametrize(
+    ("target", "multiply"),
+    [(AARCH64, r"fmla\s+v\d+\.4s, v\d+\.4s, v\d+\.s\[\d\]"), (ARMV7, r"vmla\.f32\s+q\d+, q\d+, d\d+\[\d\]")],
+    ids=["aarch64", "armv7"],
+)
+def test_arm_multiplies_by_elements_of_a_vector(target, multiply):
     machine = machine_of(target)
     layer = sparse(16, 256, 256, machine)
-    code = assembly(template.kernel(layer, machine, template.configs(layer, machine)[0][0]), target)
-    loop = [line for line in code.splitlines() if "fmla" in line or "vmla" in line]
-    assert loop
+    config = template.configs(layer, machine)[0][0]
+    assert len(re.findall(multiply, assembly(template.kernel(layer, machine, config), target))) >= config.pixels
