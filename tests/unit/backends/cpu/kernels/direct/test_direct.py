@@ -144,7 +144,7 @@ def test_fillers_become_zero(name):
     assert not buffer[:, 1, :, :, 4:].any()
 
 
-@pytest.mark.parametrize("name", [name for name in LAYERS if "groups" in LAYERS[name]])
+@pytest.mark.parametrize("name", [name for name in CONVOLUTIONS if "groups" in CONVOLUTIONS[name]])
 def test_each_weight_is_packed_once(name):
     conv = layer(name, 16)
     weights = np.arange(1, 1 + np.prod(conv.weights_shape), dtype=np.float32).reshape(conv.weights_shape)
