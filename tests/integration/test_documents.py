@@ -158,7 +158,10 @@ TABLE: Mapping[str, list[tuple[str, Shown | Written | Run]]] = {
         ("toolchain containers inventory", Shown(DOCKER)),
         ("toolchain containers build", Shown("it needs an NDK")),
     ],
-    "docs/cpu.md": [("toolchain build resnet-50 --no-winograd", Run(DENSE))],
+    "docs/cpu.md": [
+        ("toolchain build resnet-50 --no-winograd", Run(DENSE)),
+        ("toolchain inspect model", Run(DENSE | {r"FILE\.onnx": "model.onnx"})),
+    ],
     "docs/device.md": [
         ("ROOT/", DRAWING),
         (

@@ -25,6 +25,8 @@ from toolchain.shell import LocalShell, SshOptions, open_shell
 from toolchain.shell.adb import client as adb
 from toolchain.tuning.measure import Event, Place, ServerPlace, TrackerPlace, local_server
 
+_BOOT_S = 30.0
+
 Tell = Callable[[str], None]
 """Called with a line about progress."""
 
@@ -249,13 +251,16 @@ def _daemon_folder(request: BoardRequest, tell: Tell) -> Iterator[Path | None]:
 
 def _lease(request: BoardRequest, folder: Path | None) -> Lease:
     names = [request.host] if request.host and folder is None else []
+    shares = request.shares and not names and folder is None
     return leases.lease(
         request.board.name,
         names,
         who=request.purpose,
         folder=folder,
         limit=request.limit,
-        shares=request.shares and not names and folder is None,
+        # Tuning takes hours, and is worth waiting until a board has booted again.
+        wait=_BOOT_S if shares else leases.WAIT_S,
+        shares=shares,
         patience=request.patience,
     )
 

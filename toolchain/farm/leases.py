@@ -20,9 +20,9 @@ from toolchain.farm import client
 from toolchain.farm.client import FarmDevice, Tell, is_running, whoami
 from toolchain.farm.protocol import HEARTBEAT_S, Link, Message, fault_message, parse_fault
 
-__all__ = ["FarmDevice", "Follower", "Lease", "LeasedBoard", "is_running", "lease", "private"]
+__all__ = ["WAIT_S", "FarmDevice", "Follower", "Lease", "LeasedBoard", "is_running", "lease", "private"]
 
-_WAIT_S = 10.0
+WAIT_S = 10.0
 _GRACE_S = 30.0
 _SLACK_S = 5.0
 _END_S = 12.0
@@ -216,7 +216,7 @@ def lease(  # noqa: PLR0913 - these are independent
     *,
     who: str = "",
     folder: Path | None = None,
-    wait: float = _WAIT_S,
+    wait: float = WAIT_S,
     limit: int = 0,
     shares: bool = False,
     patience: Patience | None = None,

@@ -133,9 +133,10 @@ class Leasing:
                 busy = [slot for slot in slots if slot.board.is_busy]
                 ready = [slot for slot in slots if slot.board.settled]
                 arriving = [slot for slot in slots if slot not in busy + ready and slot.board.state != "lost"]
-                # Where any boards will do, those that are busy are not worth waiting for once another is ready.
+                # Where any boards will do, those that are busy or lost are not worth waiting for once another is ready.
                 wait_for_busy = busy and (request.names or not ready)
-                remaining = max(deadline * bool(wait_for_busy), settled_by * bool(arriving)) - time.monotonic()
+                wait_long = wait_for_busy or not ready
+                remaining = max(deadline * bool(wait_long), settled_by * bool(arriving)) - time.monotonic()
                 if remaining <= 0:
                     break
                 if wait_for_busy:

@@ -94,6 +94,20 @@ def test_a_lease_waits_for_boards_that_come_back(pool):
     assert "a: gone" in caught.value.details
 
 
+def test_a_lease_waits_for_its_only_board_when_it_is_lost_meanwhile(pool):
+    last = board(pool, "c")
+    last.obeys = False
+    threading.Timer(0.1, last.become, ["lost", DeviceError("gone")]).start()
+
+    def recover() -> None:
+        last.obeys = True
+        last.become("ready")
+
+    threading.Timer(0.3, recover).start()
+    with leased(pool, "pynq", wait=10) as keys:
+        assert keys.keys() == {"c"}
+
+
 def test_a_lease_waits_for_boards_that_were_just_given_back(pool):
     slow = board(pool, "b")
     with leased(pool):

@@ -24,9 +24,9 @@ def run(function, *arrays, shape):
     return result.numpy()
 
 
-def multiplication(components=4, tiles=14, inputs=8, outputs=16):
+def multiplication(components=4, tiles=14, inputs=8, channels=16):
     a = te.placeholder((components, tiles, inputs), name="a")
-    b = te.placeholder((components, inputs, outputs), name="b")
+    b = te.placeholder((components, inputs, channels), name="b")
     return te.create_prim_func([a, b, outputs.multiply(a, b)])
 
 
