@@ -77,9 +77,10 @@ class Farm:
     def _status(self) -> dict | None:
         return {"boards": self.boards} if self.up else None
 
-    def _lease(self, kind: str, names: list[str], *, who: str, folder: Path | None, limit: int, shares: bool, patience):
+    def _lease(self, kind: str, names: list[str], *, who: str, folder: Path | None, **terms):
         self.asked.append((kind, tuple(names), who, folder))
-        self.terms = limit, shares, patience
+        self.terms = terms["limit"], terms["shares"], terms["patience"]
+        assert terms["wait"] == (30.0 if terms["shares"] else 10.0)
         return self.lease
 
     @contextlib.contextmanager
