@@ -38,6 +38,7 @@ SECTIONS = {
         "profile": Entry("profile", "Show the time of each kernel of a release on its device."),
         "compare": Entry("compare", "Measure how much faster the tuned model is."),
         "gate": Entry("gate", "Check whether a new package is slower or wrong."),
+        "evaluate": Entry("evaluate", "Compare a metric of your own data, on a device and in ONNX Runtime."),
         "survey": Entry("survey", "Try everything on one device and write a report."),
     },
     "Tune": {

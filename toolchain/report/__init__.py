@@ -8,7 +8,7 @@ from toolchain.report.bars import Bar, Bars
 from toolchain.report.document import EMULATED, HEAD, INCONCLUSIVE, MODELLED, Headline, Mark, Page, Section, is_ours
 from toolchain.report.figure import Level
 from toolchain.report.histogram import Group, Histogram
-from toolchain.report.parts import Notes, Part, Text, Tone, number, percent
+from toolchain.report.parts import Notes, Part, Picture, Pictures, Text, Tone, number, percent
 from toolchain.report.plot import Dots, Plot, Steps, Strokes, Value, samples
 from toolchain.report.tables import Cell, Facts, Shown, Table, parts, plain
 
@@ -30,6 +30,8 @@ __all__ = [
     "Notes",
     "Page",
     "Part",
+    "Picture",
+    "Pictures",
     "Plot",
     "Section",
     "Shown",

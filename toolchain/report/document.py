@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from toolchain.report.parts import Part, Tone, escaped
+from toolchain.report.parts import IMAGE, Part, Tone, escaped
 from toolchain.report.style import STYLE
 from toolchain.report.tables import Table
 
@@ -79,13 +79,15 @@ class Page:
     def html(self) -> str:
         verdict = self.verdict
         marks = [f'<span class="mark {mark.tone}">{escaped(mark.text)}</span>' for mark in self.marks]
+        sections = _paired([text for text in (section.html() for section in self.sections) if text])
+        policy = f"{_POLICY}; img-src data:" if any(f'src="{IMAGE}' in text for text in sections) else _POLICY
         lines = [
             "<!DOCTYPE html>",
             '<html lang="en">',
             "<head>",
             '<meta charset="utf-8">',
             f'{_GENERATOR}{escaped(self.command)}">',
-            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<meta name="color-scheme" content="light dark">',
             f"<title>{escaped(self.title)}</title>",
@@ -96,7 +98,7 @@ class Page:
             f"<h1>{escaped(self.title)}</h1>",
             *([f'<p class="marks">{" ".join(marks)}</p>'] if marks else []),
             *([f'<p class="verdict {verdict.tone}">{escaped(verdict.text)}</p>'] if verdict else []),
-            *_paired([text for text in (section.html() for section in self.sections) if text]),
+            *sections,
             "</main>",
             "</body>",
             "</html>",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 Tone = Literal["plain", "good", "bad", "doubt"]
 
 NOTHING = "-"
+IMAGE = "data:image/png;base64,"
 _WHOLE, _TINY, _SMALL_SHARE = 1000.0, 1e-4, 0.01
 
 
@@ -91,3 +93,26 @@ def classes(*names: str) -> str:
     """Return the attribute with these classes; `plain` is none."""
     text = " ".join(name for name in names if name != "plain")
     return f' class="{text}"' if text else ""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A small picture with its caption."""
+
+    png: bytes
+    caption: str
+
+
+@dataclass(frozen=True)
+class Pictures(Part):
+    """Small pictures side by side."""
+
+    pictures: Sequence[Picture]
+
+    def html(self) -> str:
+        items = [
+            f'<span class="picture"><img alt="" src="{IMAGE}{b64encode(picture.png).decode()}">'
+            f"{escaped(picture.caption)}</span>"
+            for picture in self.pictures
+        ]
+        return f'<p class="pictures">{"".join(items)}</p>' if items else ""

@@ -62,6 +62,9 @@ _WIDE = """
 _PLOTS = """
 figure { container-type: inline-size; margin: 1rem 0 1.4rem; }
 figure svg { break-inside: avoid; display: block; height: auto; max-width: 64rem; min-width: 560px; width: 100%; }
+.pictures { display: flex; flex-wrap: wrap; gap: 0.8rem; }
+.picture { display: flex; flex-direction: column; font-size: 0.8rem; overflow-wrap: anywhere; width: 8rem; }
+.picture img { height: auto; max-width: 96px; }
 figcaption { font-weight: 600; }
 figcaption span { font-weight: 400; margin-left: 1rem; white-space: nowrap; }
 .key { border-left: 0.9em solid; margin-right: 0.4em; }

@@ -1,0 +1,182 @@
+"""Evaluations here: a sound build, planted faults, an int8 file, a release of the device, and a resumed run."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.support import bundles, shapes_data
+from tests.support.commands import Outcome, done, toolchain
+from toolchain.bundle import Bundle
+from toolchain.device import sampling
+from toolchain.errors import UnreachableError
+
+
+@dataclass(frozen=True)
+class Desk:
+    """Pictures, the classifier as a file, and what builds its bundles."""
+
+    folder: Path
+    weights: Any
+
+    @property
+    def words(self) -> list[object]:
+        return ["--data", self.folder / "test", "--model", self.folder / "float.onnx", "--metric", "top1"]
+
+    def built(self, fault: shapes_data.Fault = "") -> Bundle:
+        folder = self.folder / (fault or "good")
+        folder.mkdir()
+        given = {"x": np.zeros((1, 3, shapes_data.SIZE, shapes_data.SIZE), np.float32)}
+        return bundles.of_model(shapes_data.classifier(self.weights, fault), folder, given)
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shapes")
+    shapes_data.write(folder / "train", 60, 0)
+    shapes_data.write(folder / "test", 50, 1)
+    weights = shapes_data.weights(folder / "train")
+    onnx.save(shapes_data.classifier(weights), folder / "float.onnx")
+    return Desk(folder, weights)
+
+
+@pytest.fixture(scope="module")
+def good(desk):
+    return desk.built()
+
+
+@pytest.fixture(autouse=True)
+def _cache(monkeypatch, tmp_path):
+    """A cache of journals for each test; the programs for devices are in that of the session."""
+    from toolchain.pipeline.evaluate import journal
+
+    monkeypatch.setattr(journal.files, "check_cache", lambda: tmp_path)
+
+
+def evaluated(bundle: Bundle, desk: Desk, tmp_path: Path, *words: object) -> tuple[Outcome, dict[str, Any]]:
+    report = tmp_path / "evaluation.json"
+    outcome = toolchain("evaluate", bundle.folder, *desk.words, "--root", tmp_path / "root", "--json", report, *words)
+    return outcome, json.loads(report.read_text())
+
+
+def journals(tmp_path: Path) -> list[Path]:
+    return list((tmp_path / "evaluations").iterdir())
+
+
+def test_a_sound_build_loses_nothing(good, desk, tmp_path):
+    files = ["--junit", tmp_path / "e.xml", "--html", tmp_path / "e.html", "--most-lost", 5]
+    outcome, report = evaluated(good, desk, tmp_path, *files)
+    assert outcome.code == 0, outcome.err
+    assert (report["verdict"], report["changed"], report["warnings"]) == ("not significantly different", [], [])
+    assert [side["value"] for side in report["sides"]] == [100, 100]
+    assert len(report["samples"]) == 200
+    assert ET.parse(tmp_path / "e.xml").getroot().get("failures") == "0"  # noqa: S314 - our own
+    assert "not significantly different" in (tmp_path / "e.html").read_text()
+    assert journals(tmp_path) == []
+    assert not any((tmp_path / "root/releases").iterdir()), "the device keeps nothing"
+
+
+@pytest.mark.parametrize("fault", ["layout", "mean", "saturation"])
+def test_planted_faults_are_significant(fault, desk, tmp_path):
+    files = ["--junit", tmp_path / "e.xml", "--html", tmp_path / "e.html", "--most-lost", 0]
+    outcome, report = evaluated(desk.built(fault), desk, tmp_path, *files)
+    assert outcome.code == 6, outcome.err
+    assert report["verdict"] == "worse"
+    assert report["comparisons"][0]["low"] > 0
+    assert "float.onnx is another file than model.onnx" in report["warnings"][0]
+    changed = report["changed"][0]
+    sample = next(sample for sample in report["samples"] if sample["name"] == changed)
+    assert sample["reference"]["answer"] == sample["label"] != sample["device"]["answer"]
+    assert ET.parse(tmp_path / "e.xml").getroot().get("failures") == "1"  # noqa: S314 - our own
+    page = (tmp_path / "e.html").read_text()
+    assert 'src="data:image/png;base64,' in page
+    assert "img-src data:" in page
+
+
+def test_the_compiled_file_tells_its_own_loss_from_the_boards(desk, tmp_path):
+    """A stand-in for int8: the file that was built computes something else than the float model."""
+    folder = tmp_path / "int8"
+    folder.mkdir()
+    given = {"x": np.zeros((1, 3, shapes_data.SIZE, shapes_data.SIZE), np.float32)}
+    built = bundles.of_model(shapes_data.classifier(desk.weights, "mean"), folder, given)
+    outcome, report = evaluated(built, desk, tmp_path, "--compiled", folder / "model.onnx", "--limit", 100)
+    assert outcome.code == 0, outcome.err
+    verdicts = {(one["first"], one["second"]): one["verdict"] for one in report["comparisons"]}
+    assert verdicts == {
+        ("reference", "device"): "worse",
+        ("reference", "compiled"): "worse",
+        ("compiled", "device"): "not significantly different",
+    }
+    assert any("quantization loses" in warning for warning in report["warnings"])
+    wrong = toolchain("evaluate", built.folder, *desk.words, "--compiled", desk.folder / "float.onnx")
+    assert (wrong.code, "was not built from" in wrong.err) == (2, True)
+
+
+def test_a_lost_board_is_continued(good, desk, tmp_path, monkeypatch):
+    monkeypatch.setattr(sampling, "_PIECE_SAMPLES", 80)
+    run, calls = sampling.run_all, []
+
+    def losing(*arguments):
+        calls.append(arguments[1].count)
+        if len(calls) == 2:
+            raise UnreachableError("the board is lost")
+        return run(*arguments)
+
+    monkeypatch.setattr(sampling, "run_all", losing)
+    outcome, _ = evaluated(good, desk, tmp_path)
+    assert outcome.code == 4
+    assert len(journals(tmp_path)) == 2
+    outcome, report = evaluated(good, desk, tmp_path)
+    assert outcome.code == 0, outcome.err
+    assert calls == [80, 80, 80, 40]
+    assert [side["resumed"] for side in report["sides"]] == [200, 80]
+    assert report["sides"][1]["value"] == 100
+
+
+def test_the_current_release_with_an_own_metric(good, desk, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_margin.py").write_text(
+        "def score(outputs, target):\n"
+        "    scores = sorted(outputs['y'].reshape(-1))\n"
+        "    return float(scores[-1] - scores[-2])\n"
+    )
+    root = ["--root", tmp_path / "root"]
+    done("deploy", good.folder, *root, "--budget", 0)
+    words = [*desk.words[:-1], "own_margin:score", "--limit", 12, *root]
+    report = json.loads(done("evaluate", "current", *words, "--json").out)
+    assert (report["metric"], report["verdict"]) == ("own_margin:score", "not significantly different")
+    assert report["package"] == "current"
+
+
+def test_wrong_inputs_end_before_the_device_is_contacted(good, desk, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("toolchain.cli.evaluate.open_device", lambda *_: pytest.fail("the device was contacted"))
+    (tmp_path / "bad_metric.py").write_text("def score(outputs, target):\n    raise ValueError('no boxes')\n")
+    (tmp_path / "names.txt").write_text("bars\ncolumns\ndisc\nframes\n")
+    (tmp_path / "empty").mkdir()
+    onnx.save(bundles.dense(8, 4), tmp_path / "other.onnx")
+    model, data = ["--model", desk.folder / "float.onnx"], ["--data", desk.folder / "test"]
+    top1 = ["--metric", "top1"]
+    cases = [
+        ([*model, *top1], "missing option '--data'"),
+        ([*model, *data], "missing option '--metric'"),
+        ([*data, *top1], "does not contain the model.*--model model.onnx"),
+        ([*model, *data, "--metric", "top3"], "no metric 'top3'"),
+        ([*model, *data, "--metric", "mse"], "no expected outputs"),
+        ([*model, "--data", tmp_path / "empty", *top1], "no samples"),
+        ([*model, *data, *top1, "--labels", tmp_path / "names.txt"], "class 'frame'.*did you mean frames"),
+        ([*model, *data, "--metric", "bad_metric:score"], "bad_metric:score failed.*ValueError: no boxes"),
+        (["--model", tmp_path / "other.onnx", *data, *top1], "other inputs than the package"),
+        (["--model", tmp_path / "none.onnx", *data, *top1], "there is no model"),
+    ]
+    for words, message in cases:
+        outcome = toolchain("evaluate", good.folder, *words)
+        assert outcome.code == 2, (words, outcome.err)
+        assert all(part in outcome.err for part in message.split(".*")), (message, outcome.err)

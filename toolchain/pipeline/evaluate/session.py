@@ -1,0 +1,268 @@
+"""Run the same samples through the user's model in ONNX Runtime and on a device, and score both."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolchain import interrupts, temporary, tensors
+from toolchain.bundle.manifest import Manifest
+from toolchain.device import sampling
+from toolchain.device.installed import DeviceRelease, installed_temporarily
+from toolchain.errors import InputError, VerificationError
+from toolchain.models import reference, zoo
+from toolchain.models.series import Series
+from toolchain.models.source import SourceModel, load
+from toolchain.pipeline import ab
+from toolchain.pipeline.evaluate import data, functions
+from toolchain.pipeline.evaluate.data import Reader, Sample
+from toolchain.pipeline.evaluate.journal import Journal
+from toolchain.pipeline.evaluate.metrics import Metric, Score, open_metric
+from toolchain.pipeline.evaluate.result import COMPILED, DEVICE, REFERENCE, Evaluation, Side
+from toolchain.progress import Progress, Step
+from toolchain.tensors import Tensors, TensorSpec
+
+_PIECE = 64  # samples that ONNX Runtime computes between two entries in the journal
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """The files that ONNX Runtime runs."""
+
+    model: str = ""  # the user's model; empty for the zoo's network that the package was built from
+    compiled: str = ""  # the file that the package was built from, if it is another one
+    fixed: Mapping[str, str] = field(default_factory=dict)  # values of inputs that became constants
+    seed: int = 0  # of a zoo network's weights
+
+
+@dataclass(frozen=True)
+class EvaluationRequest:
+    """What to evaluate, on which data, and how."""
+
+    release: ab.Request  # of one release
+    data: Path
+    metric: str
+    files: ModelFiles
+    labels: Path | None = None  # names of the classes
+    preprocess: str = ""  # module:function
+    limit: int | None = None
+    most_lost: float | None = None
+    threads: int = 0
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Samples, and how their outputs are scored."""
+
+    reader: Reader
+    metric: Metric
+    manifest: Manifest
+    progress: Progress
+    journals: list[Journal] = field(default_factory=list)  # those that were opened
+
+    @property
+    def samples(self) -> Sequence[Sample]:
+        return self.reader.dataset.samples
+
+    def journal(self, *side: Any) -> Journal:
+        """Open the journal of a side, which these values identify."""
+        own = self.reader.preprocess
+        preprocess = [own.name, own.digest] if own else []
+        journal = Journal.of(self.reader.dataset.digest, self.metric.name, self.metric.digest, preprocess, *side)
+        self.journals.append(journal)
+        return journal
+
+    def score(self, outputs: Tensors, sample: Sample, side: str) -> Score:
+        """Score the outputs for a sample, in the order of the manifest's."""
+        ordered = {spec.name: outputs[spec.name] for spec in self.manifest.outputs if spec.name in outputs}
+        score = self.metric.score(ordered, self.reader.target(sample))
+        if not math.isfinite(score.value):
+            error = VerificationError if side == DEVICE else InputError
+            raise error(
+                f"{self.metric.name} of {sample.name} is {score.value} for the {side}",
+                hint="its outputs contain infinities or NaN: `toolchain run` writes those of the device to a file",
+            )
+        return score
+
+
+def evaluate(request: EvaluationRequest) -> Evaluation:
+    """Evaluate a release on samples.
+
+    Raises:
+        ToolchainError: The data, the model or the metric do not fit, all of which is checked before a package is sent
+            to the device; or as `ab.lock_sides`.
+    """
+    dataset = data.read(request.data).limited(request.limit)
+    metric = open_metric(request.metric, dataset, request.labels)
+    preprocess = functions.load(request.preprocess) if request.preprocess else None
+    with temporary.folder() as folder:
+        release = request.release
+        side = ab.SideOpener(folder, release.access, release.progress).open_local(release.names[0])
+        if side:
+            release.check([side])
+        else:
+            with release.connect() as device:
+                (side,) = release.resolve([None], device)
+        work = _Work(Reader(dataset, side.manifest.inputs, preprocess), metric, side.manifest, release.progress)
+        sources = _sources(request.files, side.manifest)
+        work.reader.check()
+        metric.check(work.reader, _outputs(side.manifest))
+        sides = [_run_reference(work, name, source) for name, source in sources.items()]
+        name = str(side.bundle.folder) if side.bundle else side.digest
+        with ab.lock_sides(replace(release, names=(name,)), "evaluate") as locked:
+            sides.append(_run_device(work, locked, request.threads))
+            host, emulated = locked.device.name, locked.device.emulated
+    for journal in work.journals:
+        journal.remove()
+    return Evaluation(
+        model=side.manifest.name,
+        package=release.names[0],
+        digest=side.digest,
+        board=release.board.name,
+        host=host,
+        emulated=emulated,
+        metric=metric,
+        dataset=dataset,
+        labels=tuple(work.reader.target(sample).label for sample in work.samples),
+        sides=tuple(sides),
+        most_lost=request.most_lost,
+        notes=_notes(sources, side.manifest),
+    )
+
+
+def _outputs(manifest: Manifest) -> list[TensorSpec]:
+    """Return the outputs as the model defines them, without the counts that others are cut to."""
+    counts = {spec.bound.count for spec in manifest.outputs if spec.bound}
+    return [spec for spec in manifest.outputs if spec.name not in counts]
+
+
+def _notes(sources: Mapping[str, SourceModel], manifest: Manifest) -> tuple[str, ...]:
+    built = sources.get(COMPILED, sources[REFERENCE])
+    if built.sha256 == manifest.model.get("sha256"):
+        return ()
+    text = (
+        f"{built.origin} is another file than {manifest.model.get('origin', 'the one')} that the package was built from"
+    )
+    return (f"{text}: a loss includes the differences of the two files (--compiled FILE separates them)",)
+
+
+def _sources(model_files: ModelFiles, manifest: Manifest) -> dict[str, SourceModel]:
+    """Read the models that ONNX Runtime is to run, by the name of their side.
+
+    Raises:
+        InputError: The package does not name its model and the user did not either, or a file has another signature.
+    """
+    origin = manifest.model.get("origin", "")
+    if not model_files.model and origin not in zoo.NAMES:
+        raise InputError(
+            f"the package does not contain the model that it was built from, {origin or 'which it does not name'}",
+            hint=f"pass the float model: --model {origin or 'FILE.onnx'}",
+        )
+    sources = {REFERENCE: _load(model_files.model or f"{zoo.PREFIX}{origin}", model_files, manifest)}
+    built = manifest.model.get("sha256")
+    if not model_files.model and sources[REFERENCE].sha256 != built:
+        raise InputError(
+            f"the package was built from another {origin} than that of this toolchain with --seed {model_files.seed}",
+            hint="pass its --seed and --fix, or the model: --model FILE.onnx",
+        )
+    if model_files.compiled:
+        compiled = _load(model_files.compiled, model_files, manifest)
+        if compiled.sha256 != built:
+            raise InputError(
+                f"the package was not built from {model_files.compiled}",
+                details=f"its model: {origin}, sha256:{built}\nthe file: sha256:{compiled.sha256}",
+                hint="pass the file that `toolchain build` or `deploy` got, with the same --fix",
+            )
+        if compiled.sha256 == sources[REFERENCE].sha256:
+            raise InputError("--compiled is the same model as --model", hint="leave --compiled out")
+        sources[COMPILED] = compiled
+    return sources
+
+
+def _load(name: str, model_files: ModelFiles, manifest: Manifest) -> SourceModel:
+    shapes = {spec.name: spec.shape for spec in manifest.inputs}
+    source = load(name, seed=model_files.seed, fixed=model_files.fixed, array_shapes=shapes)
+    pairs = [
+        ("inputs", [str(spec) for spec in source.inputs], [str(spec) for spec in manifest.inputs]),
+        ("outputs", [*source.output_names], [spec.name for spec in _outputs(manifest)]),
+    ]
+    for kind, own, packaged in pairs:
+        if sorted(own) != sorted(packaged):
+            raise InputError(
+                f"{name} has other {kind} than the package",
+                details=f"{', '.join(own)}\ninstead of {', '.join(packaged)}",
+                hint="pass the model that the package was made from",
+            )
+    return source
+
+
+def _run_reference(work: _Work, name: str, source: SourceModel) -> Side:
+    """Score the outputs of ONNX Runtime."""
+    journal = work.journal(source.sha256, reference.NAME)
+    scores = journal.read(len(work.samples))
+    resumed = len(scores)
+    call = reference.open_model(source)
+    specs = {spec.name: spec for spec in _outputs(work.manifest) if not spec.bound}
+    for start in range(resumed, len(work.samples), _PIECE):
+        interrupts.check()
+        work.progress(Step(f"running samples with ONNX Runtime ({name})", start, len(work.samples), "samples"))
+        piece = []
+        for sample in work.samples[start : start + _PIECE]:
+            outputs = call(work.reader.inputs(sample))
+            for key, spec in specs.items():
+                if outputs[key].shape != spec.shape:
+                    raise InputError(
+                        f"the output {key} of {source.origin} has the shape {outputs[key].shape}",
+                        details=f"the package has {spec}",
+                        hint="pass the model that the package was made from",
+                    )
+            piece.append(work.score(outputs, sample, name))
+        journal.append(piece)
+        scores += piece
+    return Side(name, source.origin, source.sha256, tuple(scores), resumed)
+
+
+def _run_device(work: _Work, locked: ab.LockedSides, threads: int) -> Side:
+    """Score the outputs of the device, in as few processes there as its memory allows."""
+    (side,), device = locked.sides, locked.device
+    release = side.release(locked.program, device, threads)
+    journal = work.journal(side.digest, device.board.name, device.name, release.threads)
+    scores = journal.read(len(work.samples))
+    resumed = len(scores)
+    rest = work.samples[resumed:]
+    manifest = side.manifest
+    with _installed(release, work, rest):
+        for piece in sampling.pieces(len(rest), [*manifest.inputs, *manifest.outputs]) if rest else ():
+            interrupts.check()
+            samples = rest[piece.start : piece.stop]
+            work.progress(Step("running samples on the device", len(scores), len(work.samples), "samples"))
+            sampled = sampling.run_all(release, Series(len(samples), functools.partial(_take, work.reader, samples)))
+            scored = []
+            for index, sample in enumerate(samples):
+                outputs = tensors.cut({key: value[index] for key, value in sampled.outputs.items()}, manifest.outputs)
+                scored.append(work.score(outputs, sample, DEVICE))
+            journal.append(scored)
+            scores += scored
+    return Side(DEVICE, f"{device.board.name} at {device.name}", side.digest, tuple(scores), resumed)
+
+
+def _installed(
+    release: DeviceRelease, work: _Work, rest: Sequence[Sample]
+) -> contextlib.AbstractContextManager[object]:
+    """Install a package for a block; a release that the device keeps is there."""
+    if not (release.bundle and rest):
+        return contextlib.nullcontext()
+    return installed_temporarily([(release, work.reader.inputs(rest[0]))], work.progress)
+
+
+def _take(reader: Reader, samples: Sequence[Sample], indices: range) -> dict[str, NDArray[Any]]:
+    rows = [reader.inputs(samples[index]) for index in indices]
+    return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
