@@ -188,6 +188,14 @@ _CASES = [
     ("a host that is not there", "status --host me@127.0.0.1:1", 4, r"127\.0\.0\.1"),
     ("a host and a place", "status --host me@127.0.0.1:1 --place desk", 2, r"--host and --place cannot be combined"),
     ("a network that the zoo lacks", "build zoo:mpl -o {w}/out", 2, r"the zoo has no network 'mpl'[\s\S]*mean mlp"),
+    ("a metric without data", "evaluate {w}/good.tar --metric top1", 2, r"missing option '--data'"),
+    (
+        "no such data",
+        "evaluate {w}/good.tar --metric top1 --data {w}/none",
+        2,
+        r"there are no data [\s\S]*a \.csv file",
+    ),
+    ("labels as data", "evaluate current --metric top1 --data {w}/labels.txt", 2, r"labels\.txt is not a data set"),
     ("a gate of a network", "gate zoo:mlp --base current", 2, r"toolchain build zoo:mlp -o FOLDER"),
     (
         "a roll-out of a model",

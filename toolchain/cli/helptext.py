@@ -21,8 +21,9 @@ _SUBJECTS = {
     DEVICE: "--board --host --place --devices --root --identity --ssh-config --known-hosts --wait",
     FLEET: "--fleet --inventory --board-var",
     ROLLOUT: "--waves --parallel --stop-after --success-threshold --roll-back --state",
-    LIMITS: "--base --least --worst --confidence --peak-memory --load-time --package-size --retrained --allow-emulated",
-    MODEL: "--shape --fix --seed --input --image --labels",
+    LIMITS: "--base --least --worst --confidence --peak-memory --load-time --package-size --retrained --allow-emulated"
+    " --metric --most-lost",
+    MODEL: "--shape --fix --seed --input --image --labels --data --limit --preprocess --model --compiled",
     TUNING: "--tuner --trials --trials-per-task --early-stop --time-budget --op --fresh --boards --tracker --key"
     " --prune --no-compare",
     TRIALS: "--number --repeat --min-repeat-ms --cooldown --cache-flush --timeout --build-timeout",

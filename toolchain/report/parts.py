@@ -111,7 +111,7 @@ class Pictures(Part):
 
     def html(self) -> str:
         items = [
-            f'<span class="picture"><img alt="" src="{IMAGE}{b64encode(picture.png).decode()}">'
+            f'<span class="picture"><img alt="" src="{IMAGE}{b64encode(picture.png).decode()}"/>'
             f"{escaped(picture.caption)}</span>"
             for picture in self.pictures
         ]

@@ -64,6 +64,15 @@ def test_a_page_forbids_itself_everything():
     assert found.index("Content-Security-Policy") < found.index("<style>")
 
 
+def test_only_a_page_with_pictures_allows_them():
+    small = report.Picture(b"\x89PNG", EVIL)
+    found = html(report.Pictures([small, small]))
+    assert found.count('<img alt="" src="data:image/png;base64,iVBORw=="/>') == 2
+    assert "form-action 'none'; img-src data:\">" in found
+    assert "<script" not in found
+    assert "img-src" not in html(report.Pictures([]), report.Text('src="data:image/png;base64,'))
+
+
 def test_whose_page_it_is():
     assert report.is_ours(html().encode()[: report.HEAD])
     assert not report.is_ours(b'<!DOCTYPE html><meta name="generator" content="other">')

@@ -81,7 +81,7 @@ def read(path: Path) -> Dataset:
     elif path.suffix.lower() == ".npz":
         dataset = _of_rows(path)
     else:
-        raise InputError(f"{path} is no data set", hint=f"pass {_FORMS}")
+        raise InputError(f"{path} is not a data set", hint=f"pass {_FORMS}")
     if dataset.kind == "pictures":
         # All headers are read first, so that a damaged file among a thousand stops the run before it begins.
         for sample in dataset.samples:
@@ -133,7 +133,10 @@ def _of_table(path: Path) -> Dataset:
         name, label = (row["file"] or "").strip(), (row[LABEL] or "").strip()
         file = path.parent / name
         if not name or not file.is_file():
-            raise InputError(f"line {number} of {path} names no file: {name!r}", hint=f"paths begin in {path.parent}")
+            raise InputError(
+                f"line {number} of {path} names a file that does not exist: {name!r}",
+                hint=f"paths begin in {path.parent}",
+            )
         samples.append(Sample(name, file, label))
     if not samples:
         raise InputError(f"there are no samples in {path}", hint="write a line for each file below `file,label`")

@@ -22,7 +22,7 @@ def page(evaluation: Evaluation) -> Page:
     metric, loss = evaluation.metric, evaluation.main.loss
     count = len(evaluation.changes)
     section_title = f"Changed samples: {count} of {len(evaluation.labels)}"
-    changed: list[Part] = [_changes(evaluation, _LISTED)] if count else []
+    changed: list[Part] = [_changes(evaluation, _LISTED)] if count > _SHOWN else []
     few: list[Part] = [_changes(evaluation, _SHOWN)] if count else []
     sections = [
         Section("Verdict", [_facts(evaluation)], on_terminal=True),

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import toolchain
 from toolchain import interrupts, temporary, tensors
 from toolchain.bundle.manifest import Manifest
 from toolchain.device import sampling
@@ -74,9 +75,10 @@ class _Work:
 
     def journal(self, *side: Any) -> Journal:
         """Open the journal of a side, which these values identify."""
-        own = self.reader.preprocess
-        preprocess = [own.name, own.digest] if own else []
-        journal = Journal.of(self.reader.dataset.digest, self.metric.name, self.metric.digest, preprocess, *side)
+        own, outputs = self.reader.preprocess, [spec.name for spec in self.manifest.outputs]
+        scoring = [toolchain.__version__, self.metric.name, self.metric.digest, outputs]
+        reading = [self.reader.dataset.digest, *([own.name, own.digest] if own else [])]
+        journal = Journal.of(scoring, reading, *side)
         self.journals.append(journal)
         return journal
 

@@ -82,7 +82,7 @@ def test_the_digest_depends_on_contents_and_labels(folder):
     [
         ("name,label\nx,1\n", "columns file and label"),
         ("file,label\n", "no samples"),
-        ("file,label\nnone.png,1\n", r"line 2 of .* names no file: 'none.png'"),
+        ("file,label\nnone.png,1\n", r"line 2 of .* names a file that does not exist: 'none.png'"),
         ("file,label\nlist.csv,1\n", "cannot read the image"),
     ],
 )
@@ -108,7 +108,7 @@ def test_wrong_folders(folder, tmp_path):
     with pytest.raises(InputError, match="both pictures and"):
         data.read(folder)
     (tmp_path / "data.txt").write_text("x")
-    with pytest.raises(InputError, match="no data set"):
+    with pytest.raises(InputError, match="not a data set"):
         data.read(tmp_path / "data.txt")
 
 
