@@ -22,7 +22,7 @@ _SUBJECTS = {
     FLEET: "--fleet --inventory --board-var",
     ROLLOUT: "--waves --parallel --stop-after --success-threshold --roll-back --state",
     LIMITS: "--base --least --worst --confidence --peak-memory --load-time --package-size --retrained --allow-emulated",
-    MODEL: "--shape --fix --seed --input --image --labels",
+    MODEL: "--shape --dim --fix --seed --input --image --labels",
     TUNING: "--tuner --trials --trials-per-task --early-stop --time-budget --op --fresh --boards --tracker --key"
     " --prune --no-compare",
     TRIALS: "--number --repeat --min-repeat-ms --cooldown --cache-flush --timeout --build-timeout",
