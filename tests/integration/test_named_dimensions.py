@@ -25,16 +25,19 @@ def test_a_step_of_a_decoder_runs_with_an_empty_and_with_a_filled_cache(past, na
     assert shapes == {**cache, "x": (1, 2, 2, 4), "mask": (1, past + 2), "present": (1, 2, past + 2, 4), "y": (1, 2, 4)}
 
 
-def test_a_deploy_by_name_runs_on_arrays_with_and_without_the_empty_one(tmp_path):
+def test_a_release_of_an_empty_cache_runs_without_its_array(tmp_path):
     path = nets.save(nets.cached_step(), tmp_path)
     options = ("--root", tmp_path / "device")
     done("deploy", path, "--dim", "past=0", "--dim", "new=1", "--dim", "batch=2", *options, "--budget", 0)
     arrays = {"x": np.ones((2, 2, 1, 4), np.float32), "mask": np.full((2, 1), 3, np.float32)}
-    for more in ({}, {"past": np.zeros((2, 2, 0, 4), np.float32)}):
-        np.savez(tmp_path / "in.npz", **arrays, **more)
-        done("run", *options, "--input", tmp_path / "in.npz", "-o", tmp_path / "out.npz")
-        with np.load(tmp_path / "out.npz") as outputs:
-            np.testing.assert_array_equal(outputs["y"], np.full((2, 2, 4), 3))
+    np.savez(tmp_path / "in.npz", **arrays)
+    done("run", *options, "--input", tmp_path / "in.npz", "-o", tmp_path / "out.npz")
+    with np.load(tmp_path / "out.npz") as outputs:
+        np.testing.assert_array_equal(outputs["y"], np.full((2, 2, 4), 3))
+    np.savez(tmp_path / "in.npz", **arrays, past=np.zeros((2, 2, 0, 4), np.float32))
+    refused = toolchain("run", *options, "--input", tmp_path / "in.npz", "-o", tmp_path / "other.npz")
+    assert (refused.code, "past: the model has no such input" in refused.err) == (2, True), refused.err
+    assert not (tmp_path / "other.npz").exists()
 
 
 def test_the_manifest_has_the_command_with_the_names(tmp_path):
