@@ -69,6 +69,12 @@ class ModelOptions:
         inputs = (input_options or InputFileOptions()).source(self.seed)
         return Model(source, parse_shapes(self.shapes), inputs, parse_fixed(self.fixed), parse_dims(self.dims))
 
+    @property
+    def shape_arguments(self) -> list[str]:
+        """The options that decide on shapes, for a command line."""
+        options = (("--shape", self.shapes), ("--dim", self.dims), ("--fix", self.fixed))
+        return [argument for option, texts in options for text in texts for argument in (option, text)]
+
 
 @dataclass(frozen=True)
 class InputFileOptions:
