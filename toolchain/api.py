@@ -69,7 +69,7 @@ def build(
     """Compile a model for a board type, with the outputs of the reference to compare with.
 
     Args:
-        model: An .onnx file, a model of the zoo, or a `Model` with shapes and inputs of its own.
+        model: An .onnx file, a model of the zoo, or a `Model` with shapes, sizes of dimensions and inputs.
         board: The board type.
         folder: Where the bundle goes; build/MODEL-BOARD by default. An earlier bundle there is replaced.
         records: File of tuning records; None for those of the board type.

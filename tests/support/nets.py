@@ -45,6 +45,23 @@ def relu(shape: Sequence[int | str] = (2, 3), dtype: str = "float32") -> onnx.Mo
     return model([node("Relu", ["x"], ["y"], name="relu")], [value("x", shape, dtype)], [value("y", shape, dtype)])
 
 
+def cached_step() -> onnx.ModelProto:
+    """Return a step of a decoder: what is new is appended to the cache; the mask covers all of it."""
+    nodes = [
+        node("Concat", ["past", "x"], ["present"], axis=2),
+        node("Unsqueeze", ["mask", "axes"], ["column"]),
+        node("Mul", ["present", "column"], ["masked"]),
+        node("ReduceSum", ["masked", "rows"], ["y"], keepdims=0),
+    ]
+    inputs = [
+        value("past", ("batch", 2, "past", 4)),
+        value("x", ("batch", 2, "new", 4)),
+        value("mask", ("batch", "past + new")),
+    ]
+    outputs = [value("present", ("batch", 2, "past + new", 4)), value("y", ("batch", 2, 4))]
+    return model(nodes, inputs, outputs, {"axes": np.array([1, 3]), "rows": np.array([2])})
+
+
 def save(proto: onnx.ModelProto, folder: Path, name: str = "net.onnx") -> str:
     onnx.save(proto, folder / name)
     return str(folder / name)

@@ -54,6 +54,9 @@ class ModelOptions:
     shapes: tuple[str, ...] = option(
         "--shape", multiple=True, metavar="NAME:1,3,224,224", help="Set the open dimensions of an input."
     )
+    dims: tuple[str, ...] = option(
+        "--dim", multiple=True, metavar="NAME=SIZE", help="Set an open dimension by its name, in all inputs."
+    )
     fixed: tuple[str, ...] = option(
         "--fix", multiple=True, metavar="NAME=VALUE", help="Replace an input by a constant, such as sr=16000."
     )
@@ -64,7 +67,13 @@ class ModelOptions:
         from toolchain.models.request import Model
 
         inputs = (input_options or InputFileOptions()).source(self.seed)
-        return Model(source, parse_shapes(self.shapes), inputs, parse_fixed(self.fixed))
+        return Model(source, parse_shapes(self.shapes), inputs, parse_fixed(self.fixed), parse_dims(self.dims))
+
+    @property
+    def shape_arguments(self) -> list[str]:
+        """The options that decide on shapes, for a command line."""
+        options = (("--shape", self.shapes), ("--dim", self.dims), ("--fix", self.fixed))
+        return [argument for option, texts in options for text in texts for argument in (option, text)]
 
 
 @dataclass(frozen=True)
@@ -112,6 +121,20 @@ def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
         if not name or not shapes[name] or not all(0 <= size <= _LARGEST_SIZE for size in shapes[name]):
             raise InputError(f"--shape {text} is not of the form NAME:1,3,224,224")
     return shapes
+
+
+def parse_dims(texts: tuple[str, ...]) -> dict[str, int]:
+    """Read sizes such as `width=320`; return them by the name of the dimension."""
+    dims: dict[str, int] = {}
+    for text in texts:
+        name, equals, size = text.rpartition("=")  # the last one: names of dimensions may contain it
+        if not (name and equals and size):
+            raise InputError(f"--dim {text} is not of the form NAME=SIZE", hint="for example: --dim width=320")
+        if not (size.isascii() and size.isdecimal()):
+            raise InputError(f"--dim {text}: {size} is not a valid size", hint="use a whole number, 0 or more")
+        if dims.setdefault(name, int(size)) != int(size):
+            raise InputError(f"--dim {name} has two sizes: {dims[name]} and {size}", hint="leave one of them out")
+    return dims
 
 
 def parse_fixed(texts: tuple[str, ...]) -> dict[str, str]:
@@ -525,6 +548,7 @@ model_argument = click.argument(
     "source", metavar="MODEL", shell_complete=completion.models, callback=explain_name("model")
 )
 shapes = single(ModelOptions, "shapes")
+dims = single(ModelOptions, "dims")
 fixed = single(ModelOptions, "fixed")
 
 

@@ -68,6 +68,7 @@ class CompareOptions:
         argv = ["toolchain", "tune", source]
         argv += ["--board", self.device.board_name] if self.device.board_name else []
         argv += ["--host", self.device.host] if self.device.host else []
+        argv += self.model.shape_arguments
         argv += [*self.inputs.arguments, *self.compiling.kernels.precision_arguments]
         return shlex.join(argv)
 

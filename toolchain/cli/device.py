@@ -64,6 +64,8 @@ class DeployOptions:
         if self.output and built and Path(source).is_dir():
             raise InputError("-o keeps a new bundle, but this is already a bundle", hint="leave -o out")
         self.registry.check(source)
+        if self.model.dims and built:
+            raise InputError("--dim is for models, but this one is already built", hint="leave --dim out")
         if self.unchecked and not built:
             raise InputError(
                 "--unchecked is only for packages: a model is built with its reference outputs",

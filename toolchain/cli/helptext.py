@@ -23,7 +23,7 @@ _SUBJECTS = {
     ROLLOUT: "--waves --parallel --stop-after --success-threshold --roll-back --state",
     LIMITS: "--base --least --worst --confidence --peak-memory --load-time --package-size --retrained --allow-emulated"
     " --metric --most-lost",
-    MODEL: "--shape --fix --seed --input --image --labels --data --limit --preprocess --model --compiled",
+    MODEL: "--shape --dim --fix --seed --input --image --labels --data --limit --preprocess --model --compiled",
     TUNING: "--tuner --trials --trials-per-task --early-stop --time-budget --op --fresh --boards --tracker --key"
     " --prune --no-compare",
     TRIALS: "--number --repeat --min-repeat-ms --cooldown --cache-flush --timeout --build-timeout",

@@ -25,9 +25,12 @@ def inspect() -> None:
 @inspect.command("model")
 @common.model_argument
 @common.shapes
+@common.dims
 @common.fixed
 @declare.json_flag
-def inspect_model(source: str, shapes: tuple[str, ...], fixed: tuple[str, ...], *, as_json: bool) -> Result:
+def inspect_model(
+    source: str, shapes: tuple[str, ...], dims: tuple[str, ...], fixed: tuple[str, ...], *, as_json: bool
+) -> Result:
     """Show a model's inputs, outputs, size, work and operators.
 
     Operators are listed as in the file and as imported; those that cannot be imported are named.
@@ -35,7 +38,8 @@ def inspect_model(source: str, shapes: tuple[str, ...], fixed: tuple[str, ...], 
     from toolchain.models import inspection
     from toolchain.models import source as models
 
-    inspected = inspection.inspect(models.load(source, common.parse_shapes(shapes), fixed=common.parse_fixed(fixed)))
+    model = common.ModelOptions(shapes, dims, fixed).model(source)
+    inspected = inspection.inspect(models.load_request(model))
     return Result(_inspection_table(inspected), inspected, as_json)
 
 

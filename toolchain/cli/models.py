@@ -74,8 +74,7 @@ def model_prune(source: str, options: PruneOptions, *, as_json: bool) -> Result:
     from toolchain.models import sparsity
 
     block = sparsity.parse_block(options.block)
-    request = options.model.model(source)
-    loaded = models.load(request.source, request.shapes, options.model.seed, request.fixed)
+    loaded = models.load_request(options.model.model(source))
     output = options.output or Path(f"{loaded.name}-sparse.onnx")
     if output.exists() and Path(source).exists() and output.samefile(source):
         raise InputError(f"{output} is the model itself and is not overwritten", hint="name another file with -o")

@@ -77,9 +77,7 @@ def quantize(console: Console, /, source: str, options: QuantizeOptions, *, as_j
     from toolchain import quantize as quantizing
     from toolchain.models import source as model
 
-    loaded = model.load(
-        source, common.parse_shapes(options.model.shapes), options.model.seed, common.parse_fixed(options.model.fixed)
-    )
+    loaded = model.load_request(options.model.model(source))
     for line in loaded.guessed:
         console.say(line)
     model.check_memory(loaded)

@@ -61,6 +61,8 @@ class BuildRequest:
             arguments += ["--toolchain", self.toolchain]
         for name, shape in sorted(self.model.shapes.items()):
             arguments += ["--shape", f"{name}:{','.join(map(str, shape))}"]
+        for name, size in sorted(self.model.dims.items()):
+            arguments += ["--dim", shlex.quote(f"{name}={size}")]
         for name, value in sorted(self.model.fixed.items()):
             arguments += ["--fix", f"{name}={value}"]
         input_source = self.model.given

@@ -10,9 +10,10 @@ from toolchain.models import inputs
 
 @dataclass(frozen=True)
 class Model:
-    """A model to build, from the command line; `fixed` has values of inputs that become constants, as text."""
+    """A model to build, from the command line or from Python."""
 
-    source: str
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    source: str  # a name of the zoo or a path
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of inputs by name
     given: inputs.Source = field(default_factory=inputs.Source)
-    fixed: Mapping[str, str] = field(default_factory=dict)
+    fixed: Mapping[str, str] = field(default_factory=dict)  # values of inputs that become constants, as text
+    dims: Mapping[str, int] = field(default_factory=dict)  # sizes of open dimensions by name

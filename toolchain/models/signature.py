@@ -6,6 +6,7 @@ A library is compiled for fixed shapes. Those that a file leaves open come from 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from toolchain.errors import InputError
-from toolchain.models import protos
+from toolchain.models import dimensions, protos
 from toolchain.tensors import DTYPES, TensorSpec
 
 # What exporters call a batch, or a dimension of which they know nothing: as the first of several, it is a batch.
@@ -28,11 +29,18 @@ def drop_weights(proto: onnx.ModelProto) -> None:
     protos.set_repeated(proto.graph.input, inputs)
 
 
-def fix(proto: onnx.ModelProto, values: Mapping[str, str]) -> None:
-    """Make constants of inputs in place; a value is a number such as `16000`, or several with commas."""
+def fix(proto: onnx.ModelProto, values: Mapping[str, str], dims: Mapping[str, int] | None = None) -> None:
+    """Make constants of inputs in place; a value is a number such as `16000`, or several with commas.
+
+    `dims` has sizes by the names of dimensions.
+    """
     inputs = {value.name: value for value in proto.graph.input}
     for name, text in values.items():
         _check_is_input(name, inputs)
+        _clear_open([inputs[name]])
+        dimensions.set_by_name(inputs[name], dims or {})
+        if _has_no_elements(inputs[name]):
+            raise InputError(f"input {name} has no elements, so --fix cannot set its value", hint="leave --fix out")
         proto.graph.initializer.append(numpy_helper.from_array(_parse_constant(inputs[name], text), name))
     drop_weights(proto)
 
@@ -68,10 +76,18 @@ def _parse_constant(value: onnx.ValueInfoProto, text: str) -> np.ndarray[Any, An
         raise InputError(f"{text!r} has {array.size} numbers; input {value.name} is {_dims_text(value)}") from fault
 
 
-def open_shapes(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes that belong to inputs with open dimensions and agree with the others."""
-    tensors = {value.name: value for value in proto.graph.input if value.type.HasField("tensor_type")}
-    is_open = {name: _is_unranked(value) or min(_dims(value), default=1) <= 0 for name, value in tensors.items()}
+def open_shapes(
+    proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], dims: Mapping[str, int]
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes that belong to inputs with open dimensions and agree with the others.
+
+    `dims` has sizes by the names of dimensions.
+    """
+    tensors = {value.name: protos.clone(value) for value in proto.graph.input if value.type.HasField("tensor_type")}
+    _clear_open(tensors.values())
+    for value in tensors.values():
+        dimensions.set_by_name(value, dims)
+    is_open = {name: _is_unranked(value) or dimensions.has_open(value) for name, value in tensors.items()}
     return {name: shape for name, shape in shapes.items() if is_open.get(name) and _fits(tensors[name], shape)}
 
 
@@ -82,58 +98,78 @@ def _is_unranked(value: onnx.ValueInfoProto) -> bool:
 def _fits(value: onnx.ValueInfoProto, shape: tuple[int, ...]) -> bool:
     if _is_unranked(value):
         return True
-    dims = _dims(value)
-    # An open dimension is 0, from some exporters -1.
-    return len(dims) == len(shape) and all(dim <= 0 or dim == size for dim, size in zip(dims, shape, strict=True))
+    dims = value.type.tensor_type.shape.dim
+    return len(dims) == len(shape) and all(
+        not dim.HasField("dim_value") or dim.dim_value == size for dim, size in zip(dims, shape, strict=True)
+    )
 
 
-def set_shapes(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
+def set_shapes(
+    proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], dims: Mapping[str, int] | None = None
+) -> tuple[str, ...]:
     """Write shapes into a graph's inputs in place, and drop what was inferred from open ones; return guesses as lines.
 
-    A dimension with the same name in several inputs has the same size. A batch that stays open is 1. An input with a
-    size of 0 becomes a constant without elements.
+    `dims` has sizes by the names of dimensions. A dimension with the same name in several inputs has the same size. A
+    batch that stays open is 1. An input with a size of 0 becomes a constant without elements.
 
     Raises:
-        InputError: There is no such input, a shape does not fit it, or dimensions stay open.
+        InputError: There is no such input, a shape does not fit it or `dims`, or dimensions stay open.
     """
     inputs = {value.name: value for value in proto.graph.input}
     declared = {name: _dims_text(value) for name, value in inputs.items()}  # errors name the dimensions of the file
     before = [_dims(value) for value in inputs.values()]
-    sizes_by_name: dict[str, int] = {}
+    sizes = dict(dims or {})
+    _clear_open(inputs.values())
     for name, shape in shapes.items():
         _check_is_input(name, inputs)
-        dims = [dim.dim_param for dim in inputs[name].type.tensor_type.shape.dim]
-        sizes_by_name |= {dim: size for dim, size in zip(dims, shape, strict=False) if _is_name(dim)}
+        dimensions.check_shape(inputs[name], shape, dims or {})
+        axes = [dim.dim_param for dim in inputs[name].type.tensor_type.shape.dim]
+        sizes |= {axis: size for axis, size in zip(axes, shape, strict=False) if dimensions.is_name(axis)}
         _set_shape(inputs[name], shape)
-    empty = {name for name, shape in shapes.items() if 0 in shape}
-    # A size of 0 may reach other inputs through the name of their dimension.
-    empty_names = {name for name, size in sizes_by_name.items() if size == 0}
-    for value in inputs.values():
-        empty |= {value.name for dim in value.type.tensor_type.shape.dim if dim.dim_param in empty_names}
-    for value in inputs.values():
-        _set_by_name(value, sizes_by_name)
-    _make_empty_constants(proto, empty)
-    inputs = {name: value for name, value in inputs.items() if name not in empty}
-    guessed = tuple(line for value in inputs.values() if (line := _guess_batch(value, sizes_by_name)))
-    for value in inputs.values():  # again: a guessed batch has set more sizes
-        _set_by_name(value, sizes_by_name)
-    if empty or before != [_dims(value) for value in inputs.values()]:
+    guessed = _set_by_name(inputs.values(), sizes)
+    empty = {name for name, value in inputs.items() if _has_no_elements(value)}
+    if before != [_dims(value) for value in inputs.values()] or empty:
         # They were inferred from the open dimensions.
         del proto.graph.value_info[:]
         for output in proto.graph.output:
             if output.type.HasField("tensor_type"):
                 output.type.tensor_type.ClearField("shape")
-    _check_closed(inputs.values(), declared)
+    _check_tensors(inputs.values())
+    dimensions.refuse_open(inputs.values(), declared, sizes)
+    _make_empty_constants(proto, empty)
     return guessed
+
+
+def _clear_open(values: Collection[onnx.ValueInfoProto]) -> None:
+    """Remove the 0 or -1 that exporters write for an open dimension without a name: a 0 that is set has no elements."""
+    for value in values:
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.HasField("dim_value") and dim.dim_value <= 0:
+                dim.ClearField("dim_value")
+
+
+def _set_by_name(values: Collection[onnx.ValueInfoProto], sizes: dict[str, int]) -> tuple[str, ...]:
+    """Write the sizes that follow from names, and guess batches; return the guesses as lines."""
+    for value in values:
+        dimensions.set_by_name(value, sizes)
+    # Inputs without elements come last: their batch is that of the others.
+    guessed = [_guess_batch(value, sizes) for value in values if not _has_no_elements(value)]
+    for value in values:  # again: a guessed batch has set more sizes
+        dimensions.set_by_name(value, sizes)
+    guessed += [_guess_batch(value, sizes) for value in values if _has_no_elements(value)]
+    return tuple(filter(None, guessed))
+
+
+def _has_no_elements(value: onnx.ValueInfoProto) -> bool:
+    return any(dim.HasField("dim_value") and dim.dim_value == 0 for dim in value.type.tensor_type.shape.dim)
 
 
 # Inputs without elements have one value only, and no device accepts them.
 def _make_empty_constants(proto: onnx.ModelProto, names: Collection[str]) -> None:
     for value in proto.graph.input:
         if value.name in names:
-            sizes = [max(size, 0) for size in _dims(value)]
             dtype = dtype_of(value.name, value.type.tensor_type.elem_type)
-            proto.graph.initializer.append(numpy_helper.from_array(np.zeros(sizes, dtype), value.name))
+            proto.graph.initializer.append(numpy_helper.from_array(np.zeros(_dims(value), dtype), value.name))
     if names:
         drop_weights(proto)
 
@@ -161,26 +197,16 @@ def _dims(value: onnx.ValueInfoProto) -> list[int]:
     return [dim.dim_value for dim in value.type.tensor_type.shape.dim]
 
 
-def _is_name(text: str) -> bool:
-    """Whether a dimension's name means that it has the same size as others of that name."""
-    return bool(text) and text not in {"?", "-1", "None"}
-
-
-def _set_by_name(value: onnx.ValueInfoProto, sizes_by_name: Mapping[str, int]) -> None:
-    for dim in value.type.tensor_type.shape.dim:
-        if dim.dim_param in sizes_by_name:
-            dim.dim_value = sizes_by_name[dim.dim_param]
-
-
-def _guess_batch(value: onnx.ValueInfoProto, sizes_by_name: dict[str, int]) -> str:
+def _guess_batch(value: onnx.ValueInfoProto, sizes: dict[str, int]) -> str:
     dims = value.type.tensor_type.shape.dim
-    if len(dims) < 2 or dims[0].dim_value > 0 or not _BATCH.fullmatch(dims[0].dim_param):  # noqa: PLR2004 - a vector
+    if len(dims) < 2 or dims[0].HasField("dim_value") or not _BATCH.fullmatch(dims[0].dim_param):  # noqa: PLR2004 - a vector
         return ""
-    if _is_name(dims[0].dim_param):
-        sizes_by_name[dims[0].dim_param] = 1
-    before = _dims_text(value)
+    before, name, option = _dims_text(value), dims[0].dim_param, "--shape"
+    if dimensions.is_name(name):
+        sizes[name] = 1
+        option = f"--dim {shlex.quote(f'{name}=SIZE')}"
     dims[0].dim_value = 1
-    return f"input {value.name} is {before} in the file: using a batch of 1 (set another with --shape)"
+    return f"input {value.name} is {before} in the file: using a batch of 1 (set another with {option})"
 
 
 def _set_shape(value: onnx.ValueInfoProto, shape: tuple[int, ...]) -> None:
@@ -201,7 +227,7 @@ def _dims_text(value: onnx.ValueInfoProto) -> str:
     return " x ".join(dim.dim_param or (str(dim.dim_value) if dim.dim_value > 0 else "?") for dim in dims) or "scalar"
 
 
-def _check_closed(values: Collection[onnx.ValueInfoProto], declared: Mapping[str, str]) -> None:
+def _check_tensors(values: Collection[onnx.ValueInfoProto]) -> None:
     for value in values:
         if _is_unranked(value):
             raise InputError(
@@ -210,19 +236,6 @@ def _check_closed(values: Collection[onnx.ValueInfoProto], declared: Mapping[str
             )
         if not value.type.tensor_type.HasField("shape"):
             raise InputError(f"input {value.name} is not a tensor", hint="export the model with tensors as its inputs")
-    open_inputs = [value for value in values if any(size <= 0 for size in _dims(value))]
-    if not open_inputs:
-        return
-    examples = [f"--shape {value.name}:{','.join(str(max(dim, 1)) for dim in _dims(value))}" for value in open_inputs]
-    hint = "set them, for example: " + " ".join(examples)
-    names = [value.name for value in open_inputs]
-    if len(names) == 1:
-        raise InputError(f"input {names[0]} has open dimensions: {declared[names[0]]}", hint=hint)
-    raise InputError(
-        f"inputs {', '.join(names)} have open dimensions",
-        details="\n".join(f"{name}: {declared[name]}" for name in names),
-        hint=hint,
-    )
 
 
 def specs(proto: onnx.ModelProto) -> tuple[TensorSpec, ...]:

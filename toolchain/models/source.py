@@ -13,7 +13,7 @@ from onnx import shape_inference
 
 from toolchain import files
 from toolchain.errors import InputError, did_you_mean
-from toolchain.models import canonical, draws, inputs, model_size, protos, signature, zoo
+from toolchain.models import canonical, dimensions, draws, inputs, model_size, protos, signature, zoo
 from toolchain.models.formats import recognise
 from toolchain.models.request import Model
 from toolchain.tensors import TensorSpec
@@ -55,9 +55,9 @@ class SourceModel:
 
 
 def load_request(model: Model) -> SourceModel:
-    """Read the model that a user names; dimensions that --shape leaves open are those of the input file."""
+    """Read the model that a user names; dimensions that the options leave open are those of the input file."""
     array_shapes = inputs.shapes(model.given.npz) if model.given.npz else {}
-    return load(model.source, model.shapes, model.given.seed, model.fixed, array_shapes)
+    return load(model.source, model.shapes, model.given.seed, model.fixed, array_shapes, model.dims)
 
 
 def load(
@@ -66,14 +66,16 @@ def load(
     seed: int = 0,
     fixed: Mapping[str, str] | None = None,
     array_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    dims: Mapping[str, int] | None = None,
 ) -> SourceModel:
     """Read a model of the zoo by its name, perhaps with `zoo:` in front, or an ONNX file by its path.
 
-    `shapes` are for inputs with open dimensions in the file, `array_shapes` for those that stay open after that.
+    `shapes` are for inputs with open dimensions in the file, `dims` for dimensions by name in all inputs, and
+    `array_shapes` for inputs that stay open after that.
     `fixed` has values of inputs that become constants; `seed` is for a zoo network's weights.
 
     Raises:
-        InputError: No such model, not an ONNX model, no such input, or a dimension stays open.
+        InputError: No such model, not an ONNX model, no such input or dimension, or one stays open.
     """
     path = Path(source)
     if network := zoo.network(source):
@@ -84,12 +86,14 @@ def load(
             raise InputError(f"{origin!a} is not a valid model name", hint="rename the file: use printable characters")
     changed = canonical.make_tensor_outputs(proto)
     signature.drop_weights(proto)
-    signature.fix(proto, fixed or {})
+    dims = dims or {}
+    dimensions.check(dims, proto.graph.input)
+    signature.fix(proto, fixed or {}, dims)
     declared = tuple(map(protos.clone, proto.graph.input))
     shapes = dict(shapes or {})
     array_shapes = {key: shape for key, shape in (array_shapes or {}).items() if key not in shapes}
-    array_shapes = signature.open_shapes(proto, array_shapes)
-    guessed = (*changed, *signature.set_shapes(proto, {**array_shapes, **shapes}))
+    array_shapes = signature.open_shapes(proto, array_shapes, dims)
+    guessed = (*changed, *signature.set_shapes(proto, {**array_shapes, **shapes}, dims))
     guessed += tuple(
         f"input {key} has the shape of its array: {' x '.join(map(str, shape)) or 'scalar'}"
         for key, shape in array_shapes.items()

@@ -15,7 +15,7 @@ from PIL import Image
 
 from tests.support import bundles, nets
 from tests.support.commands import done, parsed, toolchain
-from toolchain.cli.common import CompileOptions, KernelOptions
+from toolchain.cli.common import CompileOptions, KernelOptions, ModelOptions
 from toolchain.cli.compare import CompareOptions
 from toolchain.cli.connection import DeviceOptions
 from toolchain.cli.console import Console
@@ -206,6 +206,8 @@ def test_the_command_that_tunes_for_a_device():
     assert asked.tuning_command("my net.onnx") == (
         "toolchain tune 'my net.onnx' --board rk3399 --host me@there --float16"
     )
+    asked = CompareOptions(model=ModelOptions(("x:1,2",), ("wide one=3",), ("sr=1",)))
+    assert asked.tuning_command("net.onnx") == "toolchain tune net.onnx --shape x:1,2 --dim 'wide one=3' --fix sr=1"
 
 
 def test_what_is_compared_is_the_users_records_and_the_shipped_ones_and_nothing():

@@ -228,7 +228,8 @@ def test_a_model_that_is_too_large(tmp_path, monkeypatch):
 def test_open_dimensions_show_the_flag_that_sets_them():
     fault = rejected("open")
     assert fault.message == "input x has open dimensions: batch x 3 x height"
-    assert "--shape x:1,3,1" in fault.hint
+    assert fault.details == "dimension height of x"
+    assert fault.hint == "set them, for example: --dim height=64"
 
 
 def test_minus_one_is_an_open_dimension():
