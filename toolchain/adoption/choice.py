@@ -180,9 +180,13 @@ def _notes(board: Board, chosen: CpuTarget, probed: DeviceProbe) -> tuple[str, .
     if board.cpus and board.cpus != probed.usable_cpus:
         notes.append(f"kernels are scheduled for the {board.cores} CPUs of its board file; it has {probed.usable_cpus}")
     if board.core_kinds:
-        kinds = " and ".join(f"{kind.cores} {kind.name}" for kind in board.core_kinds)
-        used = f"{board.threads} threads on the fastest" if board.threads else "a thread on each"
-        notes.append(f"board {board.name} has {kinds}: a model runs with {used}; --threads changes that")
+        kinds, big = " and ".join(f"{kind.cores} {kind.name}" for kind in board.core_kinds), board.core_kinds[0]
+        used = (
+            f"{board.threads} threads, on the fastest; --threads N changes that"
+            if board.threads
+            else f"a thread on each; --threads {big.cores} keeps it to the {big.cores} {big.name}"
+        )
+        notes.append(f"board {board.name} has {kinds}: a model runs with {used}")
     elif len(probed.clusters) > 1:
         big = probed.clusters[0]
         notes.append(f"--threads {big.count} keeps a model to its {big.count} {big.name}, or `threads` in a board file")

@@ -104,7 +104,7 @@ def test_cores_of_two_kinds(tmp_path):
     assert clusters == [(2, "cortex-a76", 2352), (2, "cortex-a76", 2304), (4, "cortex-a55", 1800)]
     (note,) = choice.choose(device, "", "").notes
     assert note.startswith(
-        "board rk3588-cpu has 4 cortex-a76 and 4 cortex-a55: a model runs with 4 threads on the fastest"
+        "board rk3588-cpu has 4 cortex-a76 and 4 cortex-a55: a model runs with 4 threads, on the fastest"
     )
 
 
