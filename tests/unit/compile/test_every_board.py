@@ -65,7 +65,7 @@ def test_a_network_on_floats(name, models):
     assert not re.search(ANY_DOT, text)
 
 
-@pytest.mark.parametrize("name", [*DOT, *WITHOUT_DOT])
+@pytest.mark.parametrize("name", {BOARDS[name].target: name for name in (*DOT, *WITHOUT_DOT)}.values())
 def test_a_network_on_bytes(name, models):
     text = assembly(models["bytes"], BOARDS[name])
     assert re.search(DOT[name], text) if name in DOT else not re.search(ANY_DOT, text)
