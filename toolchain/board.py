@@ -57,6 +57,14 @@ class Gpu:
 
 
 @checked_dataclass(frozen=True, config=CONFIG)
+class CoreKind:
+    """The equal cores of a board whose cores differ."""
+
+    name: Annotated[Word, Field(description="LLVM's name of the core")]
+    cores: Annotated[int, Field(ge=1, le=1024, description="how many of them the board has")]
+
+
+@checked_dataclass(frozen=True, config=CONFIG)
 class Board:
     """One board type, as its file in boards/ describes it."""
 
@@ -76,6 +84,17 @@ class Board:
     cpu_features: Annotated[tuple[Word, ...], Field(description="flags that /proc/cpuinfo must show")] = ()
     cores: Annotated[int, Field(ge=0, le=1024, description="CPUs that kernels are scheduled for; 0 if unknown")] = 0
     threads: Annotated[int, Field(ge=0, le=1024, description="threads that a model runs on; 0 means every CPU")] = 0
+    core_kinds: Annotated[
+        tuple[CoreKind, ...], Field(description="where its cores differ: each kind, the fastest first")
+    ] = ()
+    compatible: Annotated[
+        tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9,._+-]+$")], ...],
+        Field(description="names in the device tree's `compatible`; `board add` chooses the file by them"),
+    ] = ()
+    cpu_names: Annotated[
+        tuple[Annotated[str, Field(min_length=1)], ...],
+        Field(description="how the CPU's name in /proc/cpuinfo begins; `board add` chooses the file by it"),
+    ] = ()
     root: Annotated[DeviceFolder, Field(description="folder on the device for releases")] = (
         "~/.local/share/edge-toolchain"
     )
@@ -93,6 +112,21 @@ class Board:
         triple = architecture.of_machine(machine).triple if self.triple == NATIVE else self.triple
         cores = self.cores or (os.cpu_count() or 0 if self.connection == "local" else 0)
         return dataclasses.replace(self, machine=machine, triple=triple, cores=cores)
+
+    @property
+    def cpus(self) -> int:
+        """CPUs that a device of this type has; 0 if unknown."""
+        return sum(kind.cores for kind in self.core_kinds) or self.cores
+
+    def warning_of_threads(self, requested: int) -> str:
+        """Warn of more threads than the fast cores that a board with several kinds of them uses; else empty."""
+        if not self.core_kinds or not self.threads or requested <= self.threads:
+            return ""
+        names = [f"{kind.cores} {kind.name}" for kind in self.core_kinds]
+        return (
+            f"{requested} threads: board {self.name} uses {self.threads}, on its {names[0]}; "
+            f"the others run on its {' and '.join(names[1:]) or 'other cores'}, which are slower"
+        )
 
     def in_float16(self, *, half_sums: bool = False) -> Board:
         """Return the board with layers that compute in half precision, and optionally also sum in it."""
@@ -162,7 +196,7 @@ def check(path: Path) -> tuple[Board | None, list[Fault]]:
         faults += _faults_of_backend(board)
         if board.target.half_sums and not board.target.float16:
             faults.append(Fault("target.half_sums", "has no effect without float16", "add float16 = true"))
-        faults += _faults_of_gpu(board)
+        faults += _faults_of_gpu(board) + _faults_of_cores(board)
     return (None, faults) if faults else (board, [])
 
 
@@ -198,6 +232,17 @@ def _faults_of_gpu(board: Board) -> list[Fault]:
     others = "known GPUs: " + ", ".join(models) + "; without [gpu] nothing is estimated"
     suggestion = did_you_mean(board.gpu.name, models) or others
     return [Fault("gpu.name", f"there is no cost model of the GPU {board.gpu.name!r}", suggestion)]
+
+
+def _faults_of_cores(board: Board) -> list[Fault]:
+    if not board.core_kinds:
+        return []
+    values = {"cores": board.cores, "threads": board.threads}
+    return [
+        Fault(key, f"{value} is more than the {board.cpus} of core_kinds", "correct one of them")
+        for key, value in values.items()
+        if value > board.cpus
+    ]
 
 
 # A bundle for another machine must not depend on what this machine happens to be.

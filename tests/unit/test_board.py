@@ -11,7 +11,7 @@ import pytest
 
 from tests.support import paths
 from toolchain import architecture, board
-from toolchain.board import Board, Gpu, Target
+from toolchain.board import Board, CoreKind, Gpu, Target
 from toolchain.errors import InputError
 
 DATA = paths.DATA / "boards"
@@ -28,6 +28,8 @@ FAULTS = {
     "empty": [f"{key}: {MISSING}" for key in ("description", "connection", "machine", "triple", "target")],
     "empty-text": ["description: '' should have at least 1 character"],
     "fraction": ["threads: 1.5 should be a valid integer"],
+    "core-kind-without-cores": [f"core_kinds.1.cores: {MISSING}"],
+    "compatible-with-space": ["compatible.0: 'vendor, board' should match pattern"],
     "key-twice": ["key-twice.toml: not TOML: Cannot overwrite a value (at line 6"],
     "machine-with-space": ["machine: 'aarch 64' should match pattern '^[A-Za-z0-9_.+-]+$'"],
     "mattr-without-sign": ["target.mattr.1: 'dotprod' should match pattern '^[+-][A-Za-z0-9_.-]+$'"],
@@ -60,6 +62,8 @@ FAULTS = {
     "target-as-text": ["target: 'llvm' should be an object"],
     "text-as-list": ["cpu_features: 'asimd' should be a valid array"],
     "too-large": ["keep: 101 should be less than or equal to 100"],
+    "too-many-cores": ["cores: 8 is more than the 6 of core_kinds (correct one of them)"],
+    "too-many-threads": ["threads: 8 is more than the 6 of core_kinds (correct one of them)"],
     "truth-as-number": ["threads: True should be a valid integer"],
     "triple-misspelt": ["triple: 'aarch64-linux-gun' is not a GNU triple of Linux (did you mean aarch64-linux-gnu?)"],
     "triple-musl": ["triple: 'aarch64-linux-musl' uses musl, but boards need glibc"],
@@ -98,6 +102,8 @@ BEYOND_SCHEMA = {
     "native-machine",
     "native-mcpu",
     "opencl-without-backend",
+    "too-many-cores",
+    "too-many-threads",
     "root-with-line-end",
     *(name for name in FAULTS if name.startswith("triple-")),
 }
@@ -184,6 +190,9 @@ def test_what_a_file_may_say():
         cpu_features=("asimd", "asimdhp"),
         cores=4,
         threads=4,
+        core_kinds=(CoreKind("cortex-a76", 4), CoreKind("cortex-a55", 4)),
+        compatible=("vendor,board", "vendor,chip"),
+        cpu_names=("A CPU", "Another CPU"),
         root="/opt/models",
         keep=5,
         emulated=True,
@@ -228,6 +237,25 @@ def test_resolved_counts_the_cores_of_this_machine_alone():
     assert found.resolved().cores == os.cpu_count()
     assert dataclasses.replace(found, cores=3).resolved().cores == 3
     assert dataclasses.replace(found, connection="ssh").resolved().cores == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "cpus", "used"), [("rk3588-cpu", 8, 4), ("rk3399-cpu", 6, 0), ("rpi5", 4, 0), ("ryzen-v1000", 8, 0)]
+)
+def test_the_cores_that_a_board_has_and_uses(name, cpus, used):
+    found = board.load(name)
+    assert (found.cpus, found.threads) == (cpus, used)
+
+
+def test_a_warning_of_threads_on_slow_cores():
+    rk3588 = board.load("rk3588-cpu")
+    assert not rk3588.warning_of_threads(0)
+    assert not rk3588.warning_of_threads(4)
+    assert rk3588.warning_of_threads(6) == (
+        "6 threads: board rk3588-cpu uses 4, on its 4 cortex-a76; the others run on its 4 cortex-a55, which are slower"
+    )
+    assert not board.load("rk3399-cpu").warning_of_threads(6)
+    assert not board.load("rpi5").warning_of_threads(6)
 
 
 def test_resolved_changes_nothing_else():

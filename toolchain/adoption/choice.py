@@ -80,12 +80,13 @@ def choose(probed: DeviceProbe, name: str, fallback: str) -> Choice:
         return Choice(board, "", accelerated, _notes(board, chosen, probed))
     fitting = [board for board in candidates if board.backend == _CPU and fits(board, chosen, probed)]
     if fitting and not name:
-        # The best one leaves the fewest features unused, and is for about as many CPUs.
+        # The best one is for this very device, else leaves the fewest features unused, and is for about as many CPUs.
         best = min(
             fitting,
             key=lambda board: (
+                not has_names(board),
                 len({*chosen.mattr} - {*board.target.mattr}),
-                abs(board.cores - probed.usable_cpus),
+                abs(board.cpus - probed.usable_cpus),
                 board.name,
             ),
         )
@@ -138,8 +139,26 @@ def runs(board: Board, probed: DeviceProbe) -> bool:
     return suits and set(board.cpu_features) <= probed.flags
 
 
+def has_names(board: Board) -> bool:
+    """Whether a board type is for certain devices only, those that report one of its names."""
+    return bool(board.compatible or board.cpu_names)
+
+
+def is_named(board: Board, probed: DeviceProbe) -> bool:
+    """Whether a device reports one of a board type's names."""
+    return not {*board.compatible}.isdisjoint(probed.compatible) or _has_cpu_name(board, probed)
+
+
+def _has_cpu_name(board: Board, probed: DeviceProbe) -> bool:
+    return any(cluster.name.startswith(board.cpu_names) for cluster in probed.clusters)
+
+
 def fits(board: Board, chosen: CpuTarget, probed: DeviceProbe) -> bool:
-    """Whether a board type has the machine, triple, CPU and features of a device."""
+    """Whether a board type has the machine, triple, CPU and features of a device, and its name if it has names."""
+    if has_names(board) and not is_named(board, probed):
+        return False
+    if _has_cpu_name(board, probed):  # where `chosen` is a level of x86-64, which has no names of CPUs
+        return runs(board, probed)
     expected, features = set(chosen.mattr), set(board.target.mattr)
     return (
         runs(board, probed)
@@ -156,11 +175,19 @@ def _notes(board: Board, chosen: CpuTarget, probed: DeviceProbe) -> tuple[str, .
     if not chosen.has_name:
         cpu_id = ", ".join(filter(None, probed.clusters[0].part)) if probed.clusters else ""
         notes.append(f"its CPU is not known ({cpu_id or 'it names none'}): {chosen.mcpu} and its features are used")
-    if board.target.mcpu != chosen.mcpu:
+    if board.target.mcpu != chosen.mcpu and not _has_cpu_name(board, probed):
         notes.append(f"board {board.name} compiles for {board.target.mcpu}, and the device is a {chosen.mcpu}")
-    if board.cores and board.cores != probed.usable_cpus:
+    if board.cpus and board.cpus != probed.usable_cpus:
         notes.append(f"kernels are scheduled for the {board.cores} CPUs of its board file; it has {probed.usable_cpus}")
-    if len(probed.clusters) > 1:
+    if board.core_kinds:
+        kinds, big = " and ".join(f"{kind.cores} {kind.name}" for kind in board.core_kinds), board.core_kinds[0]
+        used = (
+            f"{board.threads} threads, on the fastest; --threads N changes that"
+            if board.threads
+            else f"a thread on each; --threads {big.cores} keeps it to the {big.cores} {big.name}"
+        )
+        notes.append(f"board {board.name} has {kinds}: a model runs with {used}")
+    elif len(probed.clusters) > 1:
         big = probed.clusters[0]
         notes.append(f"--threads {big.count} keeps a model to its {big.count} {big.name}, or `threads` in a board file")
     return tuple(notes)

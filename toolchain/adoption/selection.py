@@ -73,6 +73,8 @@ def reason(chosen: Choice, probed: DeviceProbe) -> str:
         if (level.mcpu, level.mattr) == (target.mcpu, target.mattr):
             return f"the device's CPU has {level.has}"
     biggest = probed.clusters[0].name if probed.clusters else ""
+    if chosen.board.cpu_names and choice.is_named(chosen.board, probed):
+        return f"the device's CPU is {biggest}"
     if biggest == target.mcpu:
         return f"the device's CPU is a {biggest}"
     features = ", ".join(target.mattr)

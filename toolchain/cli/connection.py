@@ -362,15 +362,21 @@ def announce(entry: Device, board: Board, options: AddressOptions, say: Callable
         say(f"device {entry.host} of {source}")
 
 
-def unused_cpu_warnings(device: ConnectedDevice, facts: DeviceFacts, options: AddressOptions) -> tuple[str, ...]:
-    """Warn about CPU features of the device that its board type does not use; never for an emulator."""
+def cpu_warnings(
+    device: ConnectedDevice, facts: DeviceFacts, options: AddressOptions, threads: int | None
+) -> tuple[str, ...]:
+    """Warn about threads on slow cores, and about unused CPU features of the device; never the latter for an emulator.
+
+    `threads` are those that the user requests.
+    """
     from toolchain.adoption import unused
     from toolchain.devices import source_of
 
-    if device.emulated or device.board.connection == "local":
-        return ()
-    text = unused.warning(device.board, facts, device.shell, listed=str(source_of(device.entry, options.devices) or ""))
-    return (text,) if text else ()
+    texts = [device.board.warning_of_threads(threads or 0)]
+    if not device.emulated and device.board.connection != "local":
+        listed = str(source_of(device.entry, options.devices) or "")
+        texts.append(unused.warning(device.board, facts, device.shell, listed=listed))
+    return tuple(filter(None, texts))
 
 
 board_options = gather("board", BoardOptions)

@@ -140,7 +140,7 @@ def run_deploy(console: Console, source: str, options: DeployOptions) -> Result:
         tune=functools.partial(tuning.run_tune, console, source, options.tune_options(options.trials))
         if options.trials
         else None,
-        warnings=lambda connected, facts: connection.unused_cpu_warnings(connected, facts, device),
+        warnings=lambda connected, facts: connection.cpu_warnings(connected, facts, device, options.measuring.threads),
     )
     report = dataclasses.replace(deploy_model(job), board_reason=device.resolve().reason)
     result = options.report.write(report, "deploy")
@@ -242,7 +242,7 @@ def bench(console: Console, /, options: BenchOptions) -> Result:
     with open_device(board, options.device, console.say) as device:
         preflight.before_bench(board, device)
         report = bench_current(options.inputs.source(options.seed), device, settings, Stages(console.say))
-        warnings = connection.unused_cpu_warnings(device, report.facts, options.device)
+        warnings = connection.cpu_warnings(device, report.facts, options.device, options.measuring.threads)
     reason = options.device.resolve().reason
     return options.report.write(dataclasses.replace(report, board_reason=reason, warnings=warnings), "bench")
 

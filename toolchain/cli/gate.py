@@ -189,5 +189,5 @@ def gate(console: Console, /, source: str, options: GateOptions) -> Result:
         access=options.registry.access(),
     )
     emulated = board.emulated or options.device.device(board).emulated
-    warnings = functools.partial(connection.unused_cpu_warnings, options=options.device)
+    warnings = functools.partial(connection.cpu_warnings, options=options.device, threads=options.threads)
     return options.write(gating.gate(request, settings, emulated=emulated, warnings=warnings))

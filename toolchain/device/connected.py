@@ -32,9 +32,9 @@ class ConnectedDevice:
         """Whether its times are an emulator's."""
         return self.board.emulated or self.entry.emulated
 
-    def threads(self, requested: int) -> int:
-        """Return the threads of a model there; 0 requested ones stand for the board file's number."""
-        return requested or self.board.threads
+    def threads(self, requested: int, cpus: int) -> int:
+        """Return the threads of a model there; 0 requested ones stand for the board file's number, or all `cpus`."""
+        return requested or min(self.board.threads, cpus)
 
 
 @dataclass(frozen=True)

@@ -134,9 +134,9 @@ class DeviceRelease:
         Raises:
             MismatchError, VerificationError: The device cannot run it, or requires a signature.
         """
-        release = cls(
-            device, program, device.store.facts(), bundle.manifest, bundle.digest, device.threads(threads), bundle
-        )
+        facts = device.store.facts()
+        count = device.threads(threads, facts.cpus)
+        release = cls(device, program, facts, bundle.manifest, bundle.digest, count, bundle)
         fit.check_fits(bundle.manifest, program, release.facts)
         trust.check_signed(device.name, release.facts, bundle)
         return release
@@ -150,7 +150,8 @@ class DeviceRelease:
         Raises:
             MismatchError, VerificationError: The runner does not fit the device, or the release.
         """
-        release = cls(device, program, device.store.facts(), manifest, digest, device.threads(threads))
+        facts = device.store.facts()
+        release = cls(device, program, facts, manifest, digest, device.threads(threads, facts.cpus))
         fit.check_fits(manifest, program, release.facts)
         return release
 

@@ -147,6 +147,8 @@ def _check_run(
         _check_library(checks, source.request.board, device)
         if subject and device and device.fits:
             checks.find(Check("fit", partial(_check_fit, subject, device)))
+        if device and device.fits:
+            checks.find(Check("threads", partial(_check_threads, source.request.threads, device.facts)))
     if labels:
         checks.find(Check("labels", partial(_check_labels, labels, subject)))
 
@@ -258,6 +260,15 @@ def _open_bundle(source: BundleSource, folder: Path) -> Bundle:
     bundle.check_board(opened.manifest, source.request.board, description)
     verification.check_referenced(opened, unchecked=source.unchecked)
     return opened
+
+
+def _check_threads(requested: int, facts: DeviceFacts) -> None:
+    """Refuse more threads than CPUs, as the runner would after the build."""
+    if requested > facts.cpus:
+        raise InputError(
+            f"{requested} threads, but programs may use {facts.cpus} CPUs of the device",
+            hint=f"use at most --threads {facts.cpus}; without --threads the board file decides",
+        )
 
 
 def _check_fit(subject: Bundle | Loaded, device: DeviceFindings) -> None:

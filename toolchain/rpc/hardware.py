@@ -129,7 +129,7 @@ def check(board: Board, hardware: Hardware, name: str, *, emulated: bool) -> tup
             hint=f"correct cpu_features and target in boards/{board.name}.toml",
         )
     notes = _check_accelerator(board, hardware.accelerator, emulated=emulated) if hardware.accelerator else []
-    if board.cores and board.cores != hardware.cpus:
+    if board.cpus and board.cpus != hardware.cpus:
         notes.append(
             f"{name} has {hardware.cpus} CPUs, but kernels are scheduled for the {board.cores} of its board file"
         )

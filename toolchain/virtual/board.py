@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 
 from toolchain.architecture import ARCHITECTURES, MACHINES, Architecture, Qemu, is_android
 from toolchain.board import Board
+from toolchain.device.probe import hardware_tables
 from toolchain.errors import InputError
 
 Tell = Callable[[str], None]
@@ -112,6 +113,16 @@ def cpu(board: Board) -> str:
     """
     name = board.target.mcpu
     return name if name in qemu(architecture(board)).user_cpus else "max"
+
+
+def system_cpu(board: Board) -> str:
+    """Return the CPU of a whole emulated machine: the board's, else the first one that has its CPU's features."""
+    cpus = qemu(architecture(board)).system_cpus
+    if board.target.mcpu in cpus:
+        return board.target.mcpu
+    features = {part.mcpu: {*part.uses} for part in hardware_tables.cpus().parts.values()}
+    needed = features.get(board.target.mcpu, set())
+    return next((cpu for cpu in cpus if needed <= features.get(cpu, set())), cpus[0])
 
 
 def next_name(kind: str, used_names: Collection[str]) -> str:

@@ -41,6 +41,13 @@ _LIMITS: dict[str, Any] = {
 }
 
 
+def cpu_info_of(board: Board) -> Path:
+    """Return the /proc/cpuinfo of a board: the plain one of its architecture, unless its CPU features need another."""
+    name = f"cpuinfo.{virtual_board.architecture(board).debian}"
+    texts = sorted(image.FOLDER.glob(f"{name}*"))
+    return next((path for path in texts if {*board.cpu_features} <= {*path.read_text().split()}), image.FOLDER / name)
+
+
 class DockerBoards:
     """The boards of one farm that are containers; a label names the farm's folder."""
 
@@ -85,7 +92,7 @@ class DockerBoards:
         raise DeviceError(f"no free name or port for a {board.name} was found", hint="run the command again")
 
     def _create(self, name: str, board: Board, login: Login) -> Any:
-        cpu_info = image.FOLDER / f"cpuinfo.{virtual_board.architecture(board).debian}"
+        cpu_info = cpu_info_of(board)
         return self._engine.containers.create(
             self._images[board.name],
             name=f"{_PREFIX}{name}",

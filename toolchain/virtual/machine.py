@@ -90,8 +90,7 @@ class KernelBoards:
             if not (folder / _SETTINGS).exists():  # left by a command that was killed while it made or removed it
                 _remove(folder)
         architecture = virtual_board.architecture(board)
-        cpus = virtual_board.qemu(architecture).system_cpus
-        cpu = board.target.mcpu if board.target.mcpu in cpus else cpus[0]
+        cpu = virtual_board.system_cpu(board)
         image = self._images[board.name]
         folder = self._machines / virtual_board.next_name(board.name, used_names)
         folder.mkdir(mode=0o700, parents=True)

@@ -159,6 +159,26 @@ def test_a_device_without_room(native, tiny, connect, tmp_path, monkeypatch):
         preflight.before_deploy(job_of(tiny.folder, native), tmp_path / "out", connect)
 
 
+def test_more_threads_than_cpus_are_refused_before_the_build(native, small, connect, monkeypatch):
+    plain = Store.facts
+    monkeypatch.setattr(Store, "facts", lambda self: dataclasses.replace(plain(self), cpus=2))
+    job = job_of(small, native)
+    three = dataclasses.replace(job, request=dataclasses.replace(job.request, threads=3))
+    with pytest.raises(InputError, match="3 threads, but programs may use 2 CPUs") as caught:
+        preflight.before_build(three, connect)
+    assert "--threads 2" in caught.value.hint
+    assert preflight.before_build(
+        dataclasses.replace(job, request=dataclasses.replace(job.request, threads=2)), connect
+    )
+
+
+@pytest.mark.parametrize(("requested", "of_board", "expected"), [(0, 0, 0), (0, 4, 2), (0, 1, 1), (3, 4, 3)])
+def test_the_threads_of_a_board_file_are_at_most_the_cpus(device, requested, of_board, expected):
+    """A board file counts the cores of the board, and a container may have fewer."""
+    changed = dataclasses.replace(device, board=dataclasses.replace(device.board, threads=of_board))
+    assert changed.threads(requested, cpus=2) == expected
+
+
 def test_a_missing_tool_is_reported_once(native, tiny, connect, tmp_path, monkeypatch):
     plain = Store.facts
     monkeypatch.setattr(Store, "facts", lambda self: dataclasses.replace(plain(self), lacks=("flock",)))

@@ -15,7 +15,7 @@ from toolchain.architecture import AARCH64, ARMV7L
 from toolchain.errors import DeviceError, InputError
 from toolchain.shell import SshOptions, open_shell
 from toolchain.virtual import board as boards
-from toolchain.virtual import emulation, fleet
+from toolchain.virtual import container, emulation, fleet
 from toolchain.virtual import image as images
 from toolchain.virtual import machine as machines
 from toolchain.virtual.board import Login, VirtualBoard
@@ -132,6 +132,24 @@ def test_cpu_that_qemu_does_not_know():
     known = board.load("rpi4")
     other = dataclasses.replace(known, target=dataclasses.replace(known.target, mcpu="cortex-x99"))
     assert boards.cpu(other) == "max"
+
+
+@pytest.mark.parametrize(
+    ("name", "cpu", "file"),
+    [
+        ("rpi4", "cortex-a72", "cpuinfo.arm64"),
+        ("rpi5", "cortex-a76", "cpuinfo.arm64-v82"),
+        ("rk3566", "cortex-a76", "cpuinfo.arm64-v82"),
+        ("jetson-orin", "cortex-a76", "cpuinfo.arm64-v82"),
+        ("imx8mp", "cortex-a53", "cpuinfo.arm64"),
+        ("stm32mp25", "cortex-a35", "cpuinfo.arm64"),
+        ("odroid-n2", "cortex-a53", "cpuinfo.arm64"),
+        ("pynq", "cortex-a15", "cpuinfo.armhf"),
+    ],
+)
+def test_an_emulated_cpu_has_what_the_board_file_needs(name, cpu, file):
+    assert boards.system_cpu(board.load(name)) == cpu
+    assert container.cpu_info_of(board.load(name)) == images.FOLDER / file
 
 
 def test_names():

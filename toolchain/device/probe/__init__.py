@@ -117,6 +117,7 @@ class DeviceProbe:
     round_trip_ms: float | None = None  # of an empty command
     upload_mib_s: float | None = None
     flags: frozenset[str] = field(default=frozenset(), repr=False)
+    compatible: tuple[str, ...] = ()  # names of the board and of its chip in the device tree; none without one
 
     @property
     def usable_cpus(self) -> int:
@@ -212,6 +213,7 @@ def read(answer: Answer, name: str, *, seconds: float = 0.0) -> DeviceProbe:
         sftp=answer.has("sftp"),
         seconds=seconds,
         flags=cores.common_flags(clusters),
+        compatible=tuple(answer.text("compatible").split()),
     )
 
 

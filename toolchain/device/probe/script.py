@@ -15,8 +15,10 @@ from toolchain.device.probe.hardware_tables import Accelerator
 # Prefix of the folder in which the script tries the operations of a store; the folder is removed again.
 PROBE_FOLDER = ".edge-toolchain-probe"
 
+# coreutils' nproc counts the threads of OpenMP where these variables are set.
 _BEGIN = """
 LC_ALL=C; export LC_ALL
+unset OMP_NUM_THREADS OMP_THREAD_LIMIT
 s() { printf "%s=%s\\n" "$1" "$2"; }
 f() { v=; { read -r v <"$2"; } 2>/dev/null; [ -z "$v" ] || s "$1" "$v"; }
 r() { [ ! -r "$1" ] || printf r; [ ! -w "$1" ] || printf w; }
@@ -51,6 +53,7 @@ for i in /lib/ld-linux*; do [ ! -e $i ] || s loader $i; done
 f kernel_arch /proc/sys/kernel/arch
 s init "$(tr "\\000" " " </proc/1/cmdline | head -c 200)"
 s model "$(tr -d "\\000" </proc/device-tree/model | head -c 200)"
+s compatible "$(tr "\\000" " " </proc/device-tree/compatible | head -c 1000)"
 for i in sys_vendor product_name; do f dmi /sys/class/dmi/id/$i; done
 for i in /sys/class/ptp/ptp*/clock_name; do f ptp $i; done
 f clocks /sys/devices/system/clocksource/clocksource0/available_clocksource

@@ -174,3 +174,15 @@ def test_the_first_cpu_of_each_kernel(tools, cpuinfo, cpu, features, tmp_path):
     done = subprocess.run(words, env={"PATH": path}, capture_output=True, text=True, check=True)
     facts = read_facts(Answer(done.stdout, TOKEN, "here"), "here")
     assert (facts.cpu, facts.cpu_features) == (cpu, features)
+
+
+def test_cpus_are_not_the_threads_of_openmp(tmp_path):
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "OMP_NUM_THREADS": "99", "OMP_THREAD_LIMIT": "98"}
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"ROOT=/tmp\n{script.facts(TOKEN)}"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert Answer(done.stdout, TOKEN, "here").number("cpus") == len(os.sched_getaffinity(0))
