@@ -142,10 +142,9 @@ void MappedFile::LoadPages(std::string_view part) const {
   const auto [begin, end] = PagesOf(part);
   madvise(begin, static_cast<size_t>(end - begin), MADV_WILLNEED);
   // MADV_POPULATE_READ would do this, but kernels before 5.14 lack it.
-  for (size_t at = 0; at < part.size(); at += PageSize()) {
-    static_cast<void>(*static_cast<const volatile char*>(part.data() + at));
-  }
-  static_cast<void>(static_cast<const volatile char&>(part.back()));
+  volatile char byte = part.back();
+  for (size_t at = 0; at < part.size(); at += PageSize()) byte = part[at];
+  static_cast<void>(byte);
 }
 
 SealedFile::SealedFile(std::string_view bytes, const std::string& name)
