@@ -182,7 +182,7 @@ def encode_aligned(tensors: Tensors) -> bytes:
         header[name] = {"dtype": _STORED_DTYPES[str(value.dtype)], "shape": value.shape, "data_offsets": offsets}
     text = json.dumps(header, separators=(",", ":")).encode()
     size = -(-(len(text) + _LENGTH_BYTES) // ALIGNMENT) * ALIGNMENT - _LENGTH_BYTES
-    views = (value.reshape(-1).view(np.uint8) for value in ordered.values())  # tobytes would copy all weights
+    views = (value.reshape(-1).view(np.uint8).data for value in ordered.values())  # tobytes would copy all weights
     return b"".join([size.to_bytes(_LENGTH_BYTES, "little"), text.ljust(size), *views])
 
 
