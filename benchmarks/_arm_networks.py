@@ -123,7 +123,7 @@ def _unscheduled(kind: Board, name: str, ours: Bundle, folder: Path) -> Bundle:
 
     library = folder.with_suffix(".so")
     tvm.compile(compiled.module, target=target).export_library(str(library), fcompile=link)
-    contents = {bundle.LIBRARY: library.read_bytes(), bundle.PARAMS: tensors.encode(compiled.params)}
+    contents = {bundle.LIBRARY: library.read_bytes(), bundle.PARAMS: tensors.encode_aligned(compiled.params)}
     return bundles.variant(ours, folder, contents, params_order=tuple(compiled.params))
 
 

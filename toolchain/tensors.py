@@ -38,6 +38,15 @@ LARGEST_TOLERANCE = 0.15
 TYPE, MODEL, ROUNDING, OPTION = "type", "model", "rounding", "option"
 
 _EXACT = 2**53  # the first whole number whose successor float64 lacks
+ALIGNMENT = 64
+"""Bytes that the address of a tensor is a multiple of, where a device computes with it."""
+
+_LENGTH_BYTES = 8  # of the length at the start of a safetensors file
+_STORED_DTYPES = {
+    name: {"f": "F", "i": "I", "u": "U"}[np.dtype(name).kind] + str(8 * np.dtype(name).itemsize)
+    for name in DTYPES
+    if name != "bool"
+} | {"bool": "BOOL"}  # what safetensors calls them
 _NOTES = "notes"
 _NOTES_READER = TypeAdapter(Annotated[dict[str, str], FEW_KEYS])
 
@@ -154,6 +163,27 @@ def encode(tensors: Tensors, notes: Mapping[str, str] | None = None) -> bytes:
     # One entry for all notes: the library writes several in an order that changes from process to process.
     metadata = {_NOTES: json.dumps(dict(notes), sort_keys=True)} if notes else None
     return bytes(save_bytes(contiguous, metadata))
+
+
+def encode_aligned(tensors: Tensors) -> bytes:
+    """Encode tensors such that a process that maps the file can use nearly all of them where they are.
+
+    The data start at a multiple of `ALIGNMENT` bytes. First come the tensors whose sizes are such multiples, in the
+    given order, which is the order of their use; they are all aligned. The others follow, the largest first: that one
+    is aligned too, and a process copies the rest.
+    """
+    contiguous = {name: np.asarray(value, order="C") for name, value in tensors.items()}
+    whole = {name: value for name, value in contiguous.items() if value.nbytes % ALIGNMENT == 0}
+    rest = sorted(contiguous.keys() - whole.keys(), key=lambda name: (-contiguous[name].nbytes, name))
+    ordered = {**whole, **{name: contiguous[name] for name in rest}}
+    header, end = {}, 0
+    for name, value in ordered.items():
+        offsets = [end, end := end + value.nbytes]
+        header[name] = {"dtype": _STORED_DTYPES[str(value.dtype)], "shape": value.shape, "data_offsets": offsets}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    size = -(-(len(text) + _LENGTH_BYTES) // ALIGNMENT) * ALIGNMENT - _LENGTH_BYTES
+    views = (value.reshape(-1).view(np.uint8).data for value in ordered.values())  # tobytes would copy all weights
+    return b"".join([size.to_bytes(_LENGTH_BYTES, "little"), text.ljust(size), *views])
 
 
 def notes(path: Path) -> dict[str, str]:

@@ -18,8 +18,10 @@ void* CopyOf(size_t size, int, int, int file) {
 
 #define mmap(at, size, protection, flags, file, offset) CopyOf(size, protection, flags, file)
 #define munmap(data, size) free(data)
+#define mprotect(data, size, protection) 0
 #define madvise(data, size, advice) static_cast<void>(data)
 #include "../../toolchain/runtime/model/files.cc"
 #undef mmap
 #undef munmap
+#undef mprotect
 #undef madvise

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from toolchain import versions
+from toolchain import tensors, versions
 
 RNG = np.random.default_rng(20240611)
 USAGE, INPUT, LOAD, FAILED = 2, 3, 4, 5
@@ -26,6 +26,7 @@ USAGE, INPUT, LOAD, FAILED = 2, 3, 4, 5
 X = RNG.standard_normal((2, 4), dtype=np.float32)
 W = RNG.standard_normal((4, 3), dtype=np.float32)
 B = RNG.standard_normal(3, dtype=np.float32)
+LONG_X, LARGE = RNG.standard_normal((2, 4096), dtype=np.float32), np.ones((4096, 4096), np.float32)
 KINDS = {
     "f": np.array([0.5, -1.25, 3.0], dtype=np.float16),
     "i": np.array([-60, -1, 0, 1, 60], dtype=np.int8),
@@ -60,6 +61,12 @@ def tiny_module():
     with build.function("kinds", args):
         sums = [build.emit(op.add(value, value)) for value in args[:3]]
         build.emit_func_output(relax.Tuple([*sums, build.emit(op.logical_not(args[3]))]))
+    x, w = args = arguments(x=X, w=W)
+    with build.function("constant", args):
+        build.emit_func_output(relax.Tuple([w, build.emit(op.nn.relu(x))]))
+    x, w = args = arguments(x=LONG_X, w=LARGE)
+    with build.function("large", args):
+        build.emit_func_output(build.emit(op.matmul(x, w)))
     n, d = args = arguments(n=np.zeros(2, np.int32), d=np.zeros(2, np.int32))
     with build.function("quotient", args):
         build.emit_func_output(build.emit(op.floor_divide(n, d)))
@@ -204,6 +211,34 @@ def test_outputs_and_report(release):
     assert 1000 < report["peak_rss_kib"] < 200_000
     beside = {"release", release.inputs.name, release.outputs.name, release.report.name}
     assert {path.name for path in release.report.parent.iterdir()} == beside  # no temporary file is left
+
+
+@pytest.mark.parametrize(("shift", "is_shared"), [(0, True), (4, False)], ids=["aligned", "unaligned"])
+def test_weights_are_in_memory_once(release, shift, is_shared):
+    release.manifest(entry="large", inputs=specs({"x": LONG_X}), outputs=specs({"y": LONG_X}), params_order=["w"])
+    save_file({"x": LONG_X}, release.inputs)
+    encoded = tensors.encode_aligned({"w": LARGE})
+    length = int.from_bytes(encoded[:8], "little")
+    header, data = encoded[8 : 8 + length].ljust(length + shift), encoded[8 + length :]
+    (release.folder / "params.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + data)
+    process = release.start("--max-runs", "1000", "--budget-ms", "10000", "--min-runs", "1000", "--progress")
+    try:
+        assert process.stderr is not None
+        assert "runs in" in process.stderr.readline()
+        rollup = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
+        sizes = {line.split(":")[0]: int(line.split()[1]) for line in rollup.splitlines()[1:]}
+    finally:
+        process.kill()
+        process.communicate()
+    weights = LARGE.nbytes // 1024
+    assert weights < sizes["Rss"] < weights * 1.5
+    assert (sizes["Anonymous"] < weights / 2) == is_shared, "the kernel shares pages of a file among processes"
+
+
+def test_a_constant_output_is_a_copy_of_its_param(release):
+    release.manifest(entry="constant", inputs=specs({"x": X}), outputs=specs({"y": W, "z": X}), params_order=["p0"])
+    assert release.smoke().returncode == 0
+    np.testing.assert_array_equal(load_file(release.outputs)["y"], W)
 
 
 def test_min_runs_outlast_the_budget_and_max_runs_end_it(release):

@@ -93,6 +93,35 @@ def test_any_tensors_come_back(tmp_path_factory, values):
         np.testing.assert_array_equal(got[name], value)
 
 
+@given(st.dictionaries(NAMES, ARRAYS, max_size=6))
+def test_aligned_tensors_come_back(tmp_path_factory, values):
+    path = tmp_path_factory.getbasetemp() / "aligned.safetensors"
+    path.write_bytes(tensors.encode_aligned(values))
+    got = tensors.load(path)
+    assert got.keys() == values.keys()
+    for name, value in values.items():
+        assert (got[name].dtype, got[name].shape) == (value.dtype, value.shape)
+        np.testing.assert_array_equal(got[name], value)
+
+
+def test_tensors_of_whole_lines_are_aligned_in_the_order_of_their_use():
+    values = {
+        "odd": np.ones(5, np.float32),
+        "z": np.ones(32, np.float32),
+        "halves": np.ones(7, np.float16),
+        "a": np.ones((2, 16), np.float32),
+        "large odd": np.ones(1001, np.float32),
+    }
+    encoded = tensors.encode_aligned(values)
+    length = int.from_bytes(encoded[:8], "little")
+    header = json.loads(encoded[8 : 8 + length])
+    assert (8 + length) % tensors.ALIGNMENT == 0
+    assert list(header) == ["z", "a", "large odd", "odd", "halves"]
+    begins = {name: entry["data_offsets"][0] for name, entry in header.items()}
+    assert all(begins[name] % tensors.ALIGNMENT == 0 for name in ("z", "a", "large odd"))
+    assert encoded == tensors.encode_aligned(dict(values))
+
+
 def test_bytes_do_not_depend_on_the_order():
     first, second = np.arange(3.0), np.arange(4)
     assert tensors.encode({"a": first, "b": second}) == tensors.encode({"b": second, "a": first})

@@ -215,7 +215,7 @@ def _write(work: _Compilation, staging: Path) -> None:
     _write_library(work, staging / bundle.LIBRARY)
     files.write_atomic(staging / bundle.GRAPH, _graph_json(graph))
     files.write_atomic(staging / bundle.GRAPH_TEXT, reproducible_text(graph.script()).encode())
-    tensors.save(staging / bundle.PARAMS, work.compiled.params)
+    files.write_atomic(staging / bundle.PARAMS, tensors.encode_aligned(work.compiled.params))
     if work.applied.tuned:
         files.write_atomic(staging / bundle.RECORDS, work.applied.records)
 

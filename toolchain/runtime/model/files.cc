@@ -9,7 +9,9 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "../crypto/crypto.h"
 #include "fault.h"
@@ -70,6 +72,17 @@ void WriteNewFile(const std::string& path, const std::vector<std::string_view>& 
   if (fsync(file.get()) != 0) FailWithErrno(kExitUsage, "cannot sync the file", path);
 }
 
+size_t PageSize() {
+  static const auto size = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return size;
+}
+
+// The whole pages that a part of a map lies in.
+std::pair<char*, char*> PagesOf(std::string_view part) {
+  const auto begin = reinterpret_cast<uintptr_t>(part.data()) / PageSize() * PageSize();
+  return {reinterpret_cast<char*>(begin), const_cast<char*>(part.data() + part.size())};
+}
+
 // A rename is on the disk only once its folder is. Some file systems cannot do this; the rename
 // holds anyway.
 void SyncFolder(const std::string& folder) {
@@ -89,8 +102,11 @@ MappedFile::MappedFile(const std::string& path, const std::string& sha256)
   }
   if (!S_ISREG(status.st_mode)) throw Fault(kExitInput, "not a regular file", path);
   if (status.st_size != 0) Map(file.get(), static_cast<size_t>(status.st_size));
-  if (sha256.empty() || HexSha256(bytes()) == sha256) return;
+  if (sha256.empty()) return;
+  const bool is_signed = HexSha256(bytes()) == sha256;
+  if (is_signed && (size_ == 0 || mprotect(data_, size_, PROT_READ) == 0)) return;
   Unmap();
+  if (is_signed) FailWithErrno(kExitLoad, "cannot protect the memory of the file", path);
   throw Fault(kExitUntrusted, "the file is not the one that was signed", path);
 }
 
@@ -115,8 +131,20 @@ void MappedFile::Unmap() {
 
 MappedFile::~MappedFile() { Unmap(); }
 
-void MappedFile::DropPages() const {
-  if (size_ != 0 && !copied_) madvise(data_, size_, MADV_DONTNEED);
+void MappedFile::DropPages(std::string_view part) const {
+  if (part.empty() || copied_) return;
+  const auto [begin, end] = PagesOf(part);
+  madvise(begin, static_cast<size_t>(end - begin), MADV_DONTNEED);
+}
+
+void MappedFile::LoadPages(std::string_view part) const {
+  if (part.empty() || copied_) return;
+  const auto [begin, end] = PagesOf(part);
+  madvise(begin, static_cast<size_t>(end - begin), MADV_WILLNEED);
+  // MADV_POPULATE_READ would do this, but kernels before 5.14 lack it.
+  volatile char byte = part.back();
+  for (size_t at = 0; at < part.size(); at += PageSize()) byte = part[at];
+  static_cast<void>(byte);
 }
 
 SealedFile::SealedFile(std::string_view bytes, const std::string& name)

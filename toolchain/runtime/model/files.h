@@ -11,8 +11,9 @@ namespace edge {
 
 // A whole regular file, mapped read-only for the object's lifetime. Faults are kExitInput.
 //
-// With a digest, 64 hexadecimal digits, the bytes are a copy that has it, whatever somebody writes to
-// the file meanwhile; a fault of kExitUntrusted if they have another one.
+// With a digest, 64 hexadecimal digits, the bytes are a private copy that has it, whatever somebody
+// writes to the file meanwhile; a fault of kExitUntrusted if they have another one. Nothing can be
+// written to either of them.
 class MappedFile {
  public:
   explicit MappedFile(const std::string& path, const std::string& sha256 = "");
@@ -24,7 +25,13 @@ class MappedFile {
   std::string_view bytes() const { return {static_cast<const char*>(data_), size_}; }
 
   // Gives the pages back, so that a file once copied does not count in the peak memory.
-  void DropPages() const;
+  void DropPages() const { DropPages(bytes()); }
+
+  // The same for a part of `bytes`, to whole pages. A private copy keeps its pages.
+  void DropPages(std::string_view part) const;
+
+  // Reads a part of `bytes` from the disk, so that its first use does not wait for that.
+  void LoadPages(std::string_view part) const;
 
  private:
   void Map(int file, size_t size);

@@ -7,6 +7,8 @@
 #include <tvm/runtime/tensor.h>
 #include <tvm/runtime/vm/vm.h>
 
+#include <algorithm>
+
 #include "elf_check.h"
 #include "fault.h"
 #include "files.h"
@@ -208,12 +210,19 @@ std::vector<Tensor> Model::Run() {
 
 Tensor Model::Readable(const Tensor& output) const {
   if (!output.IsContiguous()) throw Fault(kExitRunFailed, "an output is not contiguous");
-  if (output.device().device_type == kDLCPU) return output;
+  if (output.device().device_type == kDLCPU) return IsParam(output) ? Copied(output, device_) : output;
   // One that is an input, which is written to before the next run, is copied.
   for (const edge::Input& input : inputs_) {
     if (input.argument().data_ptr() == output.data_ptr()) return Copied(output, DLDevice{kDLCPU, 0});
   }
   return Mapped(output);
+}
+
+// A constant output: the application may write to an output, but not to a parameter.
+bool Model::IsParam(const Tensor& output) const {
+  return std::any_of(params_.begin(), params_.end(), [&output](const Tensor& param) {
+    return param.data_ptr() == output.data_ptr();
+  });
 }
 
 void Model::Instrument(const Function& hook) const {

@@ -16,7 +16,8 @@
 
 namespace edge {
 
-// The parameters in the order of the entry function's arguments. Faults are kExitInput.
+// The parameters in the order of the entry function's arguments, to be read only: most are memory of
+// the mapped file, which all processes share, or of its verified copy. Faults are kExitInput.
 std::vector<tvm::ffi::Tensor> LoadParams(const Manifest& manifest);
 
 class Model {
@@ -45,6 +46,7 @@ class Model {
   DLDevice device() const { return device_; }
 
  private:
+  bool IsParam(const tvm::ffi::Tensor& output) const;
   tvm::ffi::Tensor Readable(const tvm::ffi::Tensor& output) const;
 
   DLDevice device_;

@@ -15,7 +15,17 @@ namespace {
 using tvm::ffi::Tensor;
 
 constexpr size_t kSizeBytes = sizeof(uint64_t);
+constexpr size_t kPiece = 1 << 22;
 constexpr uint64_t kMaxHeader = 100'000'000;  // the limit of the format's reference implementation
+
+// A tensor whose memory is that of a mapped file.
+struct PartOfFile {
+  std::shared_ptr<const MappedFile> file;
+  const char* data;
+
+  void AllocData(DLTensor* tensor) const { tensor->data = const_cast<char*>(data); }
+  void FreeData(DLTensor*) const {}
+};
 
 std::string_view TensorBytes(const Tensor& tensor) {
   return {DataOf(tensor), SizeOf(tensor)};
@@ -35,7 +45,7 @@ json::Object DescribeTensor(const Tensor& tensor, uint64_t begin, uint64_t end) 
 }  // namespace
 
 SafetensorsFile::SafetensorsFile(const std::string& path, const std::string& sha256)
-    : file_(path, sha256) {
+    : file_(std::make_shared<MappedFile>(path, sha256)) {
   const JsonNode header = JsonNode::ParseObject(ReadHeader(), path);
   for (const std::string& name : header.Keys()) {
     if (name != "__metadata__") AddEntry(name, header.Get(name));
@@ -45,7 +55,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path, const std::string& sha
 
 // Sets the data part and returns the header part.
 std::string_view SafetensorsFile::ReadHeader() {
-  const std::string_view bytes = file_.bytes();
+  const std::string_view bytes = file_->bytes();
   if (bytes.size() < kSizeBytes) {
     throw Fault(kExitInput, "not a safetensors file: shorter than 8 bytes", path());
   }
@@ -115,9 +125,20 @@ Tensor SafetensorsFile::Load(const std::string& name) const {
   const auto found = entries_.find(name);
   if (found == entries_.end()) throw Fault(kExitInput, "has no tensor \"" + name + "\"", path());
   const TensorEntry& entry = found->second;
+  const std::string_view bytes = BytesOf(name);
+  if (IsAligned(bytes.data())) {
+    file_->LoadPages(bytes);
+    return Tensor::FromNDAlloc(PartOfFile{file_, bytes.data()},
+                               tvm::ffi::ShapeView(entry.shape.data(), entry.shape.size()),
+                               entry.dtype->dl, DLDevice{kDLCPU, 0});
+  }
   Tensor tensor = HostTensor(*entry.dtype, entry.shape);
-  memcpy(DataOf(tensor), data_.data() + entry.begin, entry.end - entry.begin);
-  file_.DropPages();
+  // In pieces, so that no large tensor is in memory twice.
+  for (size_t at = 0; at < bytes.size(); at += kPiece) {
+    const std::string_view piece = bytes.substr(at, kPiece);
+    memcpy(DataOf(tensor) + at, piece.data(), piece.size());
+    file_->DropPages(piece);
+  }
   return tensor;
 }
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -30,25 +31,26 @@ class SafetensorsFile {
   // With a digest, the file must have it, as of a MappedFile.
   explicit SafetensorsFile(const std::string& path, const std::string& sha256 = "");
 
-  const std::string& path() const { return file_.path(); }
+  const std::string& path() const { return file_->path(); }
   const std::map<std::string, TensorEntry>& entries() const { return entries_; }
 
   // What one tensor holds, where the file is mapped: with no alignment. The name must be one of the
   // entries'.
   std::string_view BytesOf(const std::string& name) const;
 
-  // A copy of one tensor in memory aligned as TVM's generated code expects it.
+  // One tensor in memory aligned as TVM's generated code expects it, to be read only: that of the
+  // file, which stays mapped for as long as the tensor lives, or a copy where the file has it unaligned.
   tvm::ffi::Tensor Load(const std::string& name) const;
 
   // Gives the file's pages back once they are copied.
-  void DropPages() const { file_.DropPages(); }
+  void DropPages() const { file_->DropPages(); }
 
  private:
   std::string_view ReadHeader();
   void AddEntry(const std::string& name, const JsonNode& node);
   void CheckLayout() const;
 
-  MappedFile file_;
+  std::shared_ptr<const MappedFile> file_;
   std::string_view data_;
   std::map<std::string, TensorEntry> entries_;
 };
