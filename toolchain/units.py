@@ -33,4 +33,4 @@ def parse_duration(text: str) -> float:
     match = _DURATION.fullmatch(text)
     if not match:
         raise ValueError(f"{text!r} is not a time with a unit (us, ms, s, m or h), such as 33ms or 10m")
-    return float(match[1]) * _SECONDS[match[2]]
+    return round(float(match[1]) * _SECONDS[match[2]], 9)  # 100us is 0.0001 s, not a bit less

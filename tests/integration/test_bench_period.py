@@ -22,6 +22,7 @@ from toolchain.device import runner, verification
 
 USAGE, RIGHTS = 2, 9
 PATIENCE_S = 60.0
+TOOLCHAIN = [sys.executable, "-c", "from toolchain import cli; cli.main()"]
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +54,7 @@ def until(holds) -> None:
 
 
 def bench(root: Path, *words: object) -> list[str]:
-    argv = [sys.executable, "-m", "toolchain", "bench", "--root", root, "--budget", "0", *words]
+    argv = [*TOOLCHAIN, "bench", "--root", root, "--budget", "0", *words]
     return list(map(str, argv))
 
 
@@ -76,7 +77,7 @@ def test_a_rate_beside_a_load(root, tmp_path):
     assert slowest[0] == periodic["latency_ms"]["max"]
     assert len(report["latency_ms"]["samples"]) >= 3  # back to back, in the same session
     assert "one each 10 ms beside" in (tmp_path / "page.html").read_text()
-    assert "running every 10 ms on local" in seen.err
+    assert "running every 10 ms for 1 s" in seen.err
     assert processes(str(root)) == []
 
 
@@ -114,13 +115,6 @@ def test_ctrl_c_gives_the_result_so_far(root, running):
     assert report["periodic"]["elapsed_s"] < 3600
     assert any("ended early" in text for text in report["warnings"])
     assert processes(str(root)) == []
-
-
-def test_sigterm_ends_the_command(running):
-    command, path, log = running
-    command.terminate()
-    assert command.wait(PATIENCE_S) == 130, log.read_text()
-    assert json.loads(path.read_text())["error"]["exit_code"] == 130
 
 
 def test_nothing_stays_on_the_device_after_a_kill(root, running):

@@ -33,10 +33,10 @@ def test_differences_have_a_sign():
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("33ms", 0.033), ("500us", 0.0005), ("1.5s", 1.5), ("10m", 600.0), ("24h", 86400.0)]
+    ("text", "seconds"), [("33ms", 0.033), ("100us", 100e-6), ("1.5s", 1.5), ("10m", 600.0), ("24h", 86400.0)]
 )
 def test_times_with_a_unit_are_read(text, seconds):
-    assert units.parse_duration(text) == pytest.approx(seconds)
+    assert units.parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "33", "ms", "-1ms", "1e3s", "nan", "1 ms", "1ms ", "1.s", "1d", "9" * 40 + "s"])

@@ -19,7 +19,7 @@ from toolchain.device.installed import Installed
 from toolchain.device.rate import Rate
 from toolchain.device.runner import Plan, Run
 from toolchain.errors import DeviceError
-from toolchain.progress import Step
+from toolchain.progress import Step, stage
 from toolchain.shell import RemoteProcess
 
 _PROGRESS = re.compile(r"periodic ([0-9]{1,18}) ([0-9]{1,18}) ([0-9]{1,18})\n")
@@ -62,10 +62,11 @@ class _Session:
         end = time.monotonic() + self._rate.for_s + 2 * self._line_s + _STOP_S
         try:
             while match := _PROGRESS.fullmatch(line := self._next_line()):
+                if not self._began:
+                    progress(stage(f"running every {self._rate.period_s * 1e3:g} ms for {self._rate.for_s:g} s"))
                 self._began = True
                 runs, missed, elapsed_ms = map(int, match.groups())
-                text = f"running every {self._rate.period_s * 1e3:g} ms on {self._name}"
-                text += f", {missed} of {runs} beyond the deadline" if missed else ""
+                text = f"running at a rate, {missed} of {runs} beyond the deadline"
                 progress(Step(text, min(elapsed_ms / 1e3, self._rate.for_s), self._rate.for_s, "s"))
                 if time.monotonic() > end:
                     raise DeviceError(f"the runs on {self._name} do not end", hint="check the device and its clock")
