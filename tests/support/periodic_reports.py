@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from toolchain.device.rate import Periodic, Rate, read_periodic
+from toolchain.device.rate import Rate
+from toolchain.device.rate_report import Periodic, read_periodic
 
 RATE = Rate(period_s=0.033, for_s=10.0, deadline_s=0.04)
 CPUS = {"khz": [1_200_000, 1_800_000], "governors": ["schedutil"], "throttles": 3, "cooling": []}

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from toolchain.device import runner
 from toolchain.device.installed import Installed
-from toolchain.device.rate import COOLING
+from toolchain.device.rate_report import COOLING
 from toolchain.device.runner import Plan, Run
 from toolchain.errors import DeviceError
 

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from toolchain import temporary, tensors
 from toolchain.bundle import Manifest
-from toolchain.device.rate import Periodic, Rate, read_periodic
+from toolchain.device.rate import Rate
+from toolchain.device.rate_report import Periodic, read_periodic
 from toolchain.errors import DeviceError, VerificationError
 from toolchain.native.programs import RUNNER
 from toolchain.process import Result

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from toolchain.device.histogram import Histogram, lower, upper
-from toolchain.device.rate import Outlier, Periodic, throttled
+from toolchain.device.rate_report import Outlier, Periodic, throttled
 
 
 def median_ms(histogram: Histogram) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from toolchain.device.histogram import Histogram, Quantile, lower, upper
-from toolchain.device.rate import Clocks, Outlier, Periodic, throttled
+from toolchain.device.rate_report import Clocks, Outlier, Periodic, throttled
 from toolchain.pipeline.periodic import ratio
 from toolchain.report import Facts, HeatCell, HeatMap, Level, Part, Table, number
 

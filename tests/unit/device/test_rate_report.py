@@ -8,7 +8,8 @@ import pytest
 
 from tests.support.periodic_reports import CPUS, RATE, document, periodic
 from toolchain.device import runner
-from toolchain.device.rate import Rate, read_periodic, throttled
+from toolchain.device.rate import Rate
+from toolchain.device.rate_report import read_periodic, throttled
 
 
 def test_the_runner_gets_what_is_asked_for():
