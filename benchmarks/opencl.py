@@ -50,7 +50,7 @@ def run_once(made: Bundle, program: Program, store: Store, shell: LocalShell, ca
     plan, inputs = Plan(budget_s=0.0, min_runs=1, max_runs=1), verification.samples_of(made).inputs
     with store.lock(Owner.here("benchmark")):
         current = bench.current(store, shell.name)
-        return bench.measure(current, program, deploys.connected(shell, store), inputs, plan).run
+        return bench.measure(current.release(program, deploys.connected(shell, store)), inputs, plan).run
 
 
 def starts(network: str, kind: board.Board, rounds: int, folder: Path) -> dict[str, Any]:

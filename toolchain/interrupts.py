@@ -37,6 +37,11 @@ def check() -> None:
         raise _request()
 
 
+def answered() -> None:
+    """Forget the requests so far: the command ended what it was doing early, and continues with a result."""
+    _requests.clear()
+
+
 def request_behind(fault: BaseException) -> BaseException:
     """Return the request to end if there was one, since an error after it is its consequence.
 

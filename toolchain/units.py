@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 _FOUR_DIGITS = 1000.0
 _MIN_MS = 0.01
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(us|ms|s|m|h)")
 
 
 def duration(milliseconds: float, *, signed: bool = False) -> str:
@@ -18,3 +22,15 @@ def digits(value: float, *, signed: bool = False) -> str:
     if value == 0:
         return "0"
     return f"{value:{sign}.0f}" if abs(value) >= _FOUR_DIGITS else f"{value:{sign}#.4g}".rstrip(".")
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds of a time with a unit, such as `33ms`, `1.5s` or `10m`.
+
+    Raises:
+        ValueError: It is not of that form.
+    """
+    match = _DURATION.fullmatch(text)
+    if not match:
+        raise ValueError(f"{text!r} is not a time with a unit (us, ms, s, m or h), such as 33ms or 10m")
+    return round(float(match[1]) * _SECONDS[match[2]], 9)  # 100us is 0.0001 s, not a bit less

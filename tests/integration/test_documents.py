@@ -233,6 +233,16 @@ toolchain deploy mlp""",
         ),
         ("[bench-2.power]", Shown("it needs a meter; tests/unit/device/test_energy.py has what stands in for one")),
     ],
+    "docs/report.md": [
+        (
+            "toolchain bench --period",
+            Run(
+                {"--for 10m": "--for 1s --budget 0"},
+                before="toolchain deploy mlp --budget 0",
+                after="test -s rate.html && test -s rate.json",
+            ),
+        ),
+    ],
     "docs/registry.md": [
         (
             "toolchain build",

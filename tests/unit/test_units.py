@@ -30,3 +30,16 @@ def test_differences_have_a_sign():
         "+2.000 µs",
         "-2.000 µs",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("33ms", 0.033), ("100us", 100e-6), ("1.5s", 1.5), ("10m", 600.0), ("24h", 86400.0)]
+)
+def test_times_with_a_unit_are_read(text, seconds):
+    assert units.parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "33", "ms", "-1ms", "1e3s", "nan", "1 ms", "1ms ", "1.s", "1d", "9" * 40 + "s"])
+def test_other_times_are_refused(text):
+    with pytest.raises(ValueError, match="is not a time with a unit"):
+        units.parse_duration(text)

@@ -15,6 +15,7 @@ from toolchain.cli.console import Result
 from toolchain.cli.gathering import option, record, single
 from toolchain.cli.reports import JSON, JSON_OPTION, JSON_SETTINGS, JUNIT, PAGE, write_reports
 from toolchain.errors import InputError, did_you_mean
+from toolchain.units import duration, parse_duration
 
 if TYPE_CHECKING:
     from toolchain.board import Board
@@ -42,6 +43,26 @@ class Limit(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a valid limit.", param, ctx)
         return number
+
+
+class Duration(click.ParamType[float]):
+    """A time with a unit, within limits in seconds."""
+
+    name = "time"
+
+    def __init__(self, least_s: float, longest_s: float) -> None:
+        self._least_s, self._longest_s = least_s, longest_s
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the seconds."""
+        try:
+            seconds = value if isinstance(value, float) else parse_duration(value)
+        except ValueError as fault:
+            self.fail(f"{fault}.", param, ctx)
+        if not self._least_s <= seconds <= self._longest_s:
+            limits = f"{duration(self._least_s * 1e3)} to {self._longest_s:g} s"
+            self.fail(f"{value!r} is not in the range from {limits}.", param, ctx)
+        return float(seconds)
 
 
 # --- the model and its inputs ------------------------------------------------------------------------------------

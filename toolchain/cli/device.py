@@ -16,6 +16,7 @@ from toolchain.cli.connection import AddressOptions, DeviceOptions, open_device
 from toolchain.cli.console import Console, Result, with_next
 from toolchain.cli.gathering import gather, option, record, same
 from toolchain.cli.registry import RegistryOptions
+from toolchain.device.rate import LEAST_PERIOD_S, LOADS, LONGEST_PERIOD_S, LONGEST_S, Load, Rate
 from toolchain.errors import InputError
 from toolchain.progress import size_text
 from toolchain.report import Table
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from toolchain.device import trust
     from toolchain.device.application import Trial
     from toolchain.pipeline.run import RunRequest
+
+_USUAL_LENGTH_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -216,6 +219,58 @@ def run(console: Console, /, options: RunOptions, *, as_json: bool) -> Result:
 
 
 @dataclass(frozen=True)
+class RateOptions:
+    """The rate of the application that a benchmark imitates."""
+
+    period: float | None = option(
+        "--period",
+        metavar="TIME",
+        type=common.Duration(LEAST_PERIOD_S, LONGEST_PERIOD_S),
+        help="Then run the model once each TIME, such as 33ms, as an application does.",
+    )
+    length: float | None = option(
+        "--for",
+        metavar="TIME",
+        type=common.Duration(LEAST_PERIOD_S, LONGEST_S),
+        help="With --period: run for TIME, such as 10m. Ctrl-C reports what there is. Default: 1m.",
+    )
+    deadline: float | None = option(
+        "--deadline",
+        metavar="TIME",
+        type=common.Duration(LEAST_PERIOD_S, LONGEST_S),
+        help="With --period: a later result is counted as missed. Default: the period.",
+    )
+    load: Load | None = option(
+        "--load",
+        type=click.Choice(LOADS),
+        help="With --period: keep the device's CPUs, memory or disk busy meanwhile.",
+    )
+    fifo: bool = option("--fifo", is_flag=True, help="With --period: use a real-time priority (SCHED_FIFO).")
+    mlock: bool = option("--mlock", is_flag=True, help="With --period: lock the model's memory.")
+
+    def rate(self) -> Rate | None:
+        """Return the rate; None without --period.
+
+        Raises:
+            InputError: The options cannot be combined.
+        """
+        others = {"--for": self.length, "--deadline": self.deadline, "--load": self.load}
+        others |= {"--fifo": self.fifo or None, "--mlock": self.mlock or None}
+        if self.period is None:
+            if unused := [name for name, value in others.items() if value is not None]:
+                raise InputError(f"{unused[0]} needs --period", hint="add --period, such as --period 33ms")
+            return None
+        rate = Rate(
+            self.period, self.length or _USUAL_LENGTH_S, self.deadline or self.period, self.load, self.fifo, self.mlock
+        )
+        if rate.for_s < rate.period_s:
+            raise InputError("--for is shorter than --period: there would be one run", hint="write a longer --for")
+        if rate.deadline_s < rate.period_s:
+            raise InputError("--deadline is shorter than --period", hint="leave --deadline out, or shorten --period")
+        return rate
+
+
+@dataclass(frozen=True)
 class BenchOptions:
     """The options of `bench`."""
 
@@ -227,6 +282,21 @@ class BenchOptions:
     energy: bool = option(
         "--energy", is_flag=True, help="Also measure the energy of an inference, which takes 20 s more."
     )
+    rate: RateOptions = record(RateOptions)
+
+    def check(self) -> Rate | None:
+        """Return the rate to run at, or None; refuse options that cannot be combined.
+
+        Raises:
+            InputError: They cannot.
+        """
+        rate = self.rate.rate()
+        if rate and self.energy:
+            raise InputError(
+                "--period and --energy cannot be combined: energy is measured back to back",
+                hint="run the command twice, once with each",
+            )
+        return rate
 
 
 @declare.command(common.REPORTS)
@@ -237,8 +307,9 @@ def bench(console: Console, /, options: BenchOptions) -> Result:
     from toolchain.pipeline.bench import bench_current
     from toolchain.progress import Stages
 
-    board = options.device.board()
-    settings = dataclasses.replace(options.measuring.settings(options.inputs.labels), energy=options.energy)
+    rate, board = options.check(), options.device.board()
+    settings = options.measuring.settings(options.inputs.labels)
+    settings = dataclasses.replace(settings, energy=options.energy, rate=rate)
     with open_device(board, options.device, console.say) as device:
         preflight.before_bench(board, device)
         report = bench_current(options.inputs.source(options.seed), device, settings, Stages(console.say))

@@ -13,10 +13,11 @@ import numpy as np
 from toolchain import bundle, temporary
 from toolchain import bundle as bundles
 from toolchain.bundle.manifest import Manifest
+from toolchain.device import periodic
 from toolchain.device.connected import ConnectedDevice
 from toolchain.device.installed import DeviceRelease
 from toolchain.device.runner import Plan, Run
-from toolchain.device.shipment import Transfer
+from toolchain.device.shipment import Tell, Transfer
 from toolchain.device.store import Generation, Store
 from toolchain.errors import DeviceError
 from toolchain.native.programs import Program
@@ -106,6 +107,14 @@ class Current:
     generation: Generation
     manifest: Manifest
 
+    def release(self, program: Program, device: ConnectedDevice, threads: int = 0) -> DeviceRelease:
+        """Return it with its runner; `threads` of 0 are the board file's.
+
+        Raises:
+            MismatchError, VerificationError: The runner does not fit the device, or the release.
+        """
+        return DeviceRelease.of_device(self.manifest, self.generation.digest, program, device, threads)
+
 
 @dataclass(frozen=True)
 class Measurement:
@@ -147,29 +156,24 @@ def check_current(store: Store, digest: str, name: str) -> None:
         )
 
 
-def measure(
-    current: Current, program: Program, device: ConnectedDevice, inputs: Tensors, plan: Plan, threads: int = 0
-) -> Measurement:
+def measure(release: DeviceRelease, inputs: Tensors, plan: Plan, progress: Tell = lambda _line: None) -> Measurement:
     """Time the current release of a device; the caller holds the lock of its store.
 
     Args:
-        current: The release.
-        program: The runner for the device; pushed if the device lacks it.
-        device: The device.
-        inputs: Arrays by name; pushed if the device lacks them.
+        release: The release.
+        inputs: Arrays by name; pushed if the device lacks them, as is the runner.
         plan: How often to run.
-        threads: Threads of the model; 0 means the board file's number.
+        progress: Called during runs at a rate.
 
     Raises:
         DeviceError: The device runs another release now, is busy or lost, or the model does not run on it.
     """
-    digest = current.generation.digest
-    release = DeviceRelease.of_device(current.manifest, digest, program, device, threads)
+    device = release.device
     with temporary.folder() as work:
-        check_current(device.store, digest, device.name)
+        check_current(device.store, release.digest, device.name)
         installed = release.install(inputs, Path(work))
         before = conditions(device.shell)
-        run = installed.run(plan)
+        run = periodic.run(installed, plan, plan.rate, progress) if plan.rate else installed.run(plan)
         after = conditions(device.shell)
     latency = statistics([value / 1e6 for value in run.samples_ns])
     cpus = release.facts.cpus

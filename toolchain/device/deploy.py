@@ -13,6 +13,7 @@ from toolchain.device.application import Started
 from toolchain.device.connected import ConnectedDevice
 from toolchain.device.installed import DeviceRelease
 from toolchain.device.probe.facts import DeviceFacts
+from toolchain.device.rate import Rate
 from toolchain.device.runner import Run
 from toolchain.device.shipment import Transfer
 from toolchain.device.store import Generation
@@ -37,6 +38,7 @@ class Settings:
         library: Whether a deploy also installs the library for applications.
         unchecked: Whether a deploy accepts a bundle without its reference; the device marks the release.
         energy: Whether a benchmark measures energy as well.
+        rate: The rate that a benchmark also runs at; None for back to back only.
     """
 
     budget_s: float = 10.0
@@ -48,6 +50,7 @@ class Settings:
     library: bool = False
     unchecked: bool = False
     energy: bool = False
+    rate: Rate | None = None
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from toolchain.device import runner
 from toolchain.device.installed import Installed
+from toolchain.device.rate_report import COOLING
 from toolchain.device.runner import Plan, Run
 from toolchain.errors import DeviceError
 
@@ -28,8 +29,6 @@ _COUNTED = 8  # guest time is in user time already
 _STATE_BYTES = 1 << 16
 _MOST_KINDS = 16  # of cooling devices that are named; a device may report any number
 
-# Cooling devices that slow down a CPU or an accelerator, unlike a fan.
-_COOLING = re.compile(r"Processor|intel_powerclamp|(thermal-)?(cpufreq|cpuidle|devfreq)\b.*|.*gpu.*", re.IGNORECASE)
 _FLAG_NAMES = ("under-voltage", "clock capped", "throttled", "soft temperature limit")  # `vcgencmd get_throttled`
 _FLAGS_NOW, _FLAGS_SINCE = 0xF, 16
 
@@ -172,7 +171,7 @@ def _state(text: str) -> State:
     active = {
         kind[:64]
         for state, kind in cooling
-        if _NUMBER.fullmatch(state) and int(state) and kind.isprintable() and _COOLING.fullmatch(kind)
+        if _NUMBER.fullmatch(state) and int(state) and kind.isprintable() and COOLING.fullmatch(kind)
     }
     return State(
         mhz=round(sum(clocks) / len(clocks), 1) if clocks else None,

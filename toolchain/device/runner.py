@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from toolchain import temporary, tensors
 from toolchain.bundle import Manifest
+from toolchain.device.rate import Rate
+from toolchain.device.rate_report import Periodic, read_periodic
 from toolchain.errors import DeviceError, VerificationError
 from toolchain.native.programs import RUNNER
 from toolchain.process import Result
@@ -25,6 +27,7 @@ from toolchain.tensors import TensorSpec
 INPUTS = "inputs.safetensors"
 UNTRUSTED = 7
 """Exit code of the runner if the device does not accept the release: kExitUntrusted of runtime/model/fault.h."""
+_NO_RIGHTS = 9  # kExitRights of runtime/model/fault.h
 _SPARE = 1 << 20  # bytes of headers of the outputs, and of other fields of a report
 _PER_RUN = 24
 _SHOWN = 200
@@ -56,6 +59,7 @@ class Run:
         involuntary_switches: Number of times that one of its threads lost its CPU during the timed runs.
         processor: The accelerator of the kernels; None for the CPU.
         copies: The copies to and from an accelerator's own memory; None without such an accelerator.
+        periodic: The runs at a rate after the timed ones; None without a rate.
     """
 
     outputs: Mapping[str, NDArray[Any]]
@@ -68,6 +72,7 @@ class Run:
     involuntary_switches: int = 0
     processor: Processor | None = None
     copies: Copies | None = None
+    periodic: Periodic | None = None
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,7 @@ class Plan:
 
     The first run computes the outputs and is not timed; `warmup_runs` adds more such runs. Each thread is `pinned` to
     one CPU, or else the system moves them between these CPUs. With `samples`, the inputs are (samples, ...), and the
-    model runs once for each; 0 means a single input without that axis.
+    model runs once for each; 0 means a single input without that axis. With a `rate`, it then runs at that rate.
     """
 
     budget_s: float = 10.0
@@ -85,6 +90,7 @@ class Plan:
     max_runs: int = 10_000
     pinned: bool = True
     samples: int = 0
+    rate: Rate | None = None
 
 
 SMOKE = Plan(budget_s=0.0, min_runs=1, max_runs=0)
@@ -159,6 +165,7 @@ def command(folders: Mapping[str, str], release: str, folder: str, plan: Plan, t
     argv += ["--max-runs", str(plan.max_runs), "--budget-ms", str(round(plan.budget_s * 1000))]
     argv += ["--samples", str(plan.samples)] if plan.samples else []
     argv += [] if plan.pinned else ["--no-pin"]
+    argv += plan.rate.arguments if plan.rate else []
     return [*argv, "--threads", str(threads)] if threads else argv
 
 
@@ -244,6 +251,12 @@ def check_ended(name: str, result: Result) -> None:
             details=result.stderr.strip(),
             hint="sign the package with `toolchain trust sign`, and check the device's trusted keys (docs/security.md)",
         )
+    if result.returncode == _NO_RIGHTS:
+        raise DeviceError(
+            f"{name} does not allow --fifo or --mlock",
+            details=result.stderr.strip(),
+            hint="log in as root, or raise the login's `rtprio` or `memlock` in /etc/security/limits.conf",
+        )
     if result.returncode != 0:
         raise DeviceError(
             f"the model does not run on {name}",
@@ -279,6 +292,7 @@ def read(text: str, outputs: Mapping[str, NDArray[Any]], name: str, plan: Plan) 
             involuntary_switches=_time(report["involuntary_switches"]),
             processor=read_processor(report["processor"]),
             copies=read_copies(report.get("copies")),
+            periodic=read_periodic(report["periodic"], plan.rate) if plan.rate else None,
         )
     except (LookupError, OverflowError, RecursionError, TypeError, ValueError) as fault:
         raise DeviceError(

@@ -42,8 +42,7 @@ def bench_current(source: inputs.Source, device: ConnectedDevice, settings: Sett
         measurement = measure(runner, device, arrays, settings, stages)
         joules = None
         if settings.energy:
-            digest = current.generation.digest
-            release = DeviceRelease.of_device(current.manifest, digest, runner, device, settings.threads)
+            release = current.release(runner, device, settings.threads)
             joules = _energy(release, measurement, arrays, settings, stages)
     manifest, digest = current.manifest, current.generation.digest
     return Report(

@@ -133,9 +133,9 @@ def measure(
     """Time the current release of a device whose lock is held."""
     stages.tell(stage(f"measuring for {settings.budget_s:g} s"))
     with stages.timed("bench"):
-        plan = Plan(settings.budget_s, pinned=settings.pinned)
+        plan = Plan(settings.budget_s, pinned=settings.pinned, rate=settings.rate)
         current = bench.current(device.store, device.name)
-        return bench.measure(current, runner, device, arrays, plan, settings.threads)
+        return bench.measure(current.release(runner, device, settings.threads), arrays, plan, stages.tell)
 
 
 def read_labels(path: Path | None, manifest: Manifest) -> list[str]:

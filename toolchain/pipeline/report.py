@@ -17,6 +17,7 @@ from toolchain.device.trust import Verified
 from toolchain.device.verification import Fidelity
 from toolchain.device.waiting import Waited
 from toolchain.models.inputs import Guess
+from toolchain.pipeline import periodic
 from toolchain.tensors import Difference
 
 SCHEMA_VERSION = 1
@@ -54,6 +55,12 @@ class Report:
     board_reason: str = ""  # why a probe of the device chose this board type; empty if the user named it
     can_roll_back: bool = False  # whether the device keeps an earlier release
 
+    @property
+    def all_warnings(self) -> list[str]:
+        """Every doubt about the result."""
+        measured = self.measurement
+        return [*self.warnings, *periodic.warnings(measured.run.periodic), *measured.warnings]
+
     def document(self) -> dict[str, Any]:
         """Return the report as JSON's types; docs/report.md describes every field."""
         measured, fidelity, modelled = self.measurement, None, None
@@ -75,6 +82,9 @@ class Report:
             "unchecked": self.unchecked,
             "fidelity": fidelity,
             "latency_ms": asdict(measured.latency),
+            "periodic": periodic.document(measured.run.periodic, measured.latency.median)
+            if measured.run.periodic
+            else None,
             "warmup_ms": [value / 1e6 for value in measured.run.warmup_ns],
             "modelled": modelled,
             "half_precision": asdict(self.half) if self.half else None,
@@ -85,7 +95,7 @@ class Report:
             "processor": asdict(measured.run.processor) if measured.run.processor else None,
             "copies": asdict(measured.run.copies) if measured.run.copies else None,
             "conditions": {"before": asdict(measured.before), "after": asdict(measured.after)},
-            "warnings": [*self.warnings, *measured.warnings],
+            "warnings": self.all_warnings,
             "transfer": asdict(self.transfer),
             "application": asdict(self.application) if self.application else None,
             "verified": asdict(self.verified) if self.verified else None,

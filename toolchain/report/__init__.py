@@ -7,6 +7,8 @@ A page consists of frozen records. `Page.html` renders it without other files an
 from toolchain.report.bars import Bar, Bars
 from toolchain.report.document import EMULATED, HEAD, INCONCLUSIVE, MODELLED, Headline, Mark, Page, Section, is_ours
 from toolchain.report.figure import Level
+from toolchain.report.heat_map import Cell as HeatCell
+from toolchain.report.heat_map import HeatMap
 from toolchain.report.histogram import Group, Histogram
 from toolchain.report.parts import Notes, Part, Picture, Pictures, Text, Tone, number, percent
 from toolchain.report.plot import Dots, Plot, Steps, Strokes, Value, samples
@@ -24,6 +26,8 @@ __all__ = [
     "Facts",
     "Group",
     "Headline",
+    "HeatCell",
+    "HeatMap",
     "Histogram",
     "Level",
     "Mark",

@@ -175,10 +175,10 @@ def test_a_release_that_was_replaced_meanwhile_is_not_measured(tiny, program, tm
         deploys.deploy(tiny, program, shell, store)
         current, inputs = bench.current(store, "local"), verification.samples_of(tiny).inputs
         with store.lock(Owner.here("test")):
-            assert len(bench.measure(current, program, device, inputs, plan, threads=1).latency.samples) == 3
+            assert len(bench.measure(current.release(program, device, 1), inputs, plan).latency.samples) == 3
         deploys.deploy(other, program, shell, store)
         with store.lock(Owner.here("test")), pytest.raises(DeviceError, match="another deployment replaced"):
-            bench.measure(current, program, device, inputs, plan, threads=1)
+            bench.measure(current.release(program, device, 1), inputs, plan)
 
 
 @pytest.mark.parametrize(

@@ -443,7 +443,7 @@ def test_measure(tiny, ship, root, program):
     device = deploys.connected(shell, store)
     device = dataclasses.replace(device, entry=dataclasses.replace(device.entry, emulated=True))
     with store.lock(Owner.here("test")):
-        measured = bench.measure(found, program, device, given, plan, threads=1)
+        measured = bench.measure(found.release(program, device, 1), given, plan)
     assert len(measured.latency.samples) == 12
     assert len(measured.run.warmup_ns) == 3
     assert measured.run.threads == 1

@@ -10,7 +10,7 @@ from toolchain.device.energy import Energy
 from toolchain.device.trust import Verified
 from toolchain.device.verification import Fidelity
 from toolchain.pipeline.built import half_section
-from toolchain.pipeline.pages import common
+from toolchain.pipeline.pages import common, periodic
 from toolchain.pipeline.report import Report, suite_properties, waited_rows
 from toolchain.progress import size_text
 from toolchain.report import (
@@ -38,7 +38,7 @@ _MAX_LIMITS = 3  # of outputs that a line names
 
 def page(report: Report, command: str = "deploy") -> Page:
     measurement = report.measurement
-    warnings = [*report.warnings, *measurement.warnings]
+    warnings = report.all_warnings
     stages = [Bar(name, seconds, f"{number(float(seconds))} s") for name, seconds in report.stages.items()]
     classes = [(guess.label, str(guess.index), f"{guess.score:.4g}") for guess in report.top]
     top = [Table(classes, ("Class", "Index", "Score"), (1, 2), name="largest outputs")] if classes else []
@@ -49,6 +49,7 @@ def page(report: Report, command: str = "deploy") -> Page:
         Section("Largest outputs", top, on_terminal=True),
         Section("Latency (ms)", [common.latencies([("this release", measurement.latency)])]),
         Section("Runs", common.runs([("", measurement.latency)])),
+        Section("At the rate of the application", periodic.parts(measurement.run.periodic)),
         Section("Energy", _energy(report.energy)),
         Section("Half precision when it was built, emulated", half),
         Section("Details", [Facts(_details(report))]),
@@ -93,6 +94,7 @@ def _result(report: Report) -> list[tuple[str, str]]:
         ("latency", f"{_ms(latency.median)} median{mark}, 95 % within {_ms(low)} to {_ms(high)}"),
         ("", f"{spread}{mark}"),
         ("runs", f"{len(latency.samples)} timed on {run.threads} thread(s){percentiles}{mark}"),
+        *periodic.rows(run.periodic, latency.median),
         ("modelled", _modelled_text(report.modelled)),
         ("energy", _energy_text(report.energy)),
         ("copied", run.copies.text if run.copies else ""),

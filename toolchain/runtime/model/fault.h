@@ -17,7 +17,8 @@ enum ExitCode : int {
   kExitRunFailed = 5,  // the model failed while it ran
   kExitDifferent = 6,  // the outputs are not the expected ones
   kExitUntrusted = 7,  // the device does not take the release
-  kExitFloor = 8       // a floor that the release itself is below
+  kExitFloor = 8,      // a floor that the release itself is below
+  kExitRights = 9      // the system does not give this process what it asks for
 };
 
 class Fault : public std::runtime_error {

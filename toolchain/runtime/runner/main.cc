@@ -18,8 +18,10 @@
 #include "compare.h"
 #include "copies.h"
 #include "crash.h"
+#include "load.h"
 #include "options.h"
 #include "peak.h"
+#include "periodic.h"
 #include "processor.h"
 #include "profile.h"
 #include "report.h"
@@ -33,6 +35,16 @@ namespace {
 TimingPlan PlanFrom(const Options& options) {
   return {options.warmup_runs, options.min_runs, options.max_runs, options.budget_ms,
           options.progress};
+}
+
+PeriodicPlan PeriodicFrom(const Options& options) {
+  const int64_t deadline = options.deadline_us > 0 ? options.deadline_us : options.period_us;
+  return {options.period_us, options.for_ms, deadline, options.attended, options.sysfs};
+}
+
+std::string FolderOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : path.substr(0, slash + 1);
 }
 
 edge_model* Open(const Options& options) {
@@ -66,6 +78,8 @@ void RunRelease(const Options& options) {
   edge::CheckWritable(options.outputs);
   edge::CheckWritable(options.report);
   if (!options.profile.empty()) edge::CheckWritable(options.profile);
+  Load load(options.load, FolderOf(options.report));  // before there are threads, a priority and an affinity
+  if (options.fifo) UseRealTimePriority();
   const std::vector<int> cpus = edge::ChooseCpus(options.threads);
   edge::StayOn(cpus);  // which may be a few fast ones
 
@@ -85,9 +99,11 @@ void RunRelease(const Options& options) {
     CheckExpected(edge::ReadManifest(options.release), outputs.tensors(), options.expected,
                   options.tolerance);
   }
+  if (options.mlock) LockMemory();
   const Copies before = CopiesNow();
   report.timings = Measure(model, PlanFrom(options));
   report.copies = CopiesPerRun(before, CopiesNow(), RunsOf(report.timings));
+  if (options.period_us > 0) report.periodic = RunPeriodically(model, PeriodicFrom(options), &load);
   if (!options.profile.empty()) WriteProfile(options.profile, Watch(model, options.profile_runs));
   report.peak_rss_kib = PeakRssKib();
 

@@ -18,6 +18,8 @@ const char kUsage[] =
     "              [--samples N] [--threads N] [--no-pin] [--progress]\n"
     "              [--expected OUT.safetensors [--tolerance X]] [--trust DIR]\n"
     "              [--profile OUT.json [--profile-runs 50]]\n"
+    "              [--period-us N [--for-ms 60000] [--deadline-us N] [--load cpu|memory|io]\n"
+    "               [--fifo] [--mlock] [--attended]]\n"
     "       runner --verify DIR [--signed FILE] [--trust DIR] [--floor N]\n"
     "       runner --peak [--threads N]\n"
     "       runner --halves KIND\n"
@@ -41,11 +43,16 @@ const char kUsage[] =
     "what multiply-adds and a triad reach on these CPUs, as JSON. --halves tells what kernels in half "
     "precision\n"
     "miss on the first device of a kind, such as opencl, as JSON.\n"
+    "--period-us then runs the model once each period, beside other processes with --load; --attended prints "
+    "the\n"
+    "progress, and ends when there is something to read, or no more.\n"
     "--max-runs 0 leaves out the timing. Exit codes: 2 usage or unwritable output, 3 bad release "
     "or input,\n"
     "4 the library does not fit this device, 5 the model failed while it ran, 6 the outputs are not "
     "the\n"
-    "expected ones, 7 the device does not take the release, 8 the release is below that floor itself.\n";
+    "expected ones, 7 the device does not take the release, 8 the release is below that floor itself, 9 the "
+    "system\n"
+    "does not allow --fifo or --mlock.\n";
 
 namespace {
 
@@ -75,6 +82,9 @@ constexpr FlagOption kFlags[] = {{"--help", &Options::help},
                                  {"--version", &Options::version},
                                  {"--progress", &Options::progress},
                                  {"--no-pin", &Options::no_pin},
+                                 {"--attended", &Options::attended},
+                                 {"--fifo", &Options::fifo},
+                                 {"--mlock", &Options::mlock},
                                  {"--peak", &Options::peak}};
 constexpr TextOption kTexts[] = {{"--release", &Options::release},
                                  {"--inputs", &Options::inputs},
@@ -85,6 +95,8 @@ constexpr TextOption kOptionalTexts[] = {{"--verify", &Options::verify},
                                          {"--profile", &Options::profile},
                                          {"--signed", &Options::with},
                                          {"--trust", &Options::trust},
+                                         {"--load", &Options::load},
+                                         {"--sysfs", &Options::sysfs},
                                          {"--expected", &Options::expected},
                                          {"--tolerance", &Options::tolerance}};
 constexpr NumberOption kNumbers[] = {{"--warmup-runs", &Options::warmup_runs, 0, kMaxRuns},
@@ -92,6 +104,9 @@ constexpr NumberOption kNumbers[] = {{"--warmup-runs", &Options::warmup_runs, 0,
                                      {"--max-runs", &Options::max_runs, 0, kMaxRuns},
                                      {"--budget-ms", &Options::budget_ms, 0, kOneDayMs},
                                      {"--profile-runs", &Options::profile_runs, 1, kMaxWatched},
+                                     {"--period-us", &Options::period_us, 100, 60'000'000},
+                                     {"--for-ms", &Options::for_ms, 1, kOneDayMs},
+                                     {"--deadline-us", &Options::deadline_us, 1, kOneDayMs * 1000},
                                      {"--samples", &Options::samples, 1, kMaxRuns},
                                      {"--threads", &Options::threads, 1, 1024},
                                      {"--floor", &Options::floor, 0, kMaxSequence}};
@@ -116,6 +131,16 @@ int64_t ParseNumber(const NumberOption& option, const std::string& text) {
   return value;
 }
 
+void CheckPeriodic(const Options& options) {
+  if (options.period_us > 0 && options.max_runs == 0) {
+    throw Fault(kExitUsage, "--period-us needs timed runs to compare with, but --max-runs is 0");
+  }
+  const bool others = options.attended || options.fifo || options.mlock || options.deadline_us > 0;
+  if (options.period_us == 0 && (others || !options.load.empty())) {
+    throw Fault(kExitUsage, "--attended, --deadline-us, --fifo, --load and --mlock need --period-us");
+  }
+}
+
 void CheckComplete(const Options& options) {
   if (options.help || options.version || options.peak || !options.halves.empty()) return;
   if (options.floor >= 0 && options.verify.empty()) {
@@ -128,6 +153,7 @@ void CheckComplete(const Options& options) {
       throw Fault(kExitUsage, std::string(option.name) + " is missing; see runner --help");
     }
   }
+  CheckPeriodic(options);
   if (options.samples > 0 && !options.expected.empty()) {
     throw Fault(kExitUsage, "--expected is for one sample, without --samples");
   }

@@ -14,6 +14,9 @@ struct Options {
   bool version = false;
   bool progress = false;
   bool no_pin = false;
+  bool attended = false;  // end the periodic runs when there is something to read, or no more
+  bool fifo = false;      // run with a real-time priority
+  bool mlock = false;     // keep the memory in RAM
   bool peak = false;  // only measure what the device's CPUs can do
   std::string release;
   std::string inputs;
@@ -26,11 +29,16 @@ struct Options {
   std::string trust;      // folder that says whom the device trusts; empty: the usual one
   std::string expected;   // empty: nothing is compared
   std::string tolerance;  // empty: it follows from the outputs' types
+  std::string load;       // other work during the periodic runs: cpu, memory or io; empty: none
+  std::string sysfs = "/sys";  // where the clocks and the heat are read
   int64_t warmup_runs = 1;
   int64_t min_runs = 3;
   int64_t max_runs = 10000;
   int64_t budget_ms = 10000;
   int64_t profile_runs = 50;
+  int64_t period_us = 0;    // between two runs; 0: no periodic runs
+  int64_t for_ms = 60000;   // of periodic runs
+  int64_t deadline_us = 0;  // 0: the period
   int64_t samples = 0;  // 0: one, without a dimension for them
   int64_t threads = 0;  // 0: as many as there are usable CPUs
   int64_t floor = -1;   // raise the model's floor to this, and to what the signers ask for; -1: no

@@ -61,6 +61,7 @@ void WriteReport(const std::string& path, const Report& report) {
                             {String("peak_rss_kib"), report.peak_rss_kib},
                             {String("processor"), ProcessorOf(report.device)},
                             {String("copies"), report.copies},
+                            {String("periodic"), report.periodic},
                             {String("runner"), VersionObject()}};
   const std::string text = std::string(json::Stringify(object)) + "\n";
   edge::WriteAtomically(path, {text});

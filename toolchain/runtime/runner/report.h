@@ -21,6 +21,7 @@ struct Report {
   int64_t peak_rss_kib = 0;
   DLDevice device{kDLCPU, 0};  // what the kernels ran on
   tvm::ffi::json::Value copies;  // see CopiesPerRun
+  tvm::ffi::json::Value periodic;  // see RunPeriodically
 };
 
 // {"device": ..., "tvm": ..., "tvm_ffi": ..., "machine": ...} in one line.

@@ -30,12 +30,6 @@ class Progress {
   Clock::time_point last_;
 };
 
-int64_t InvoluntarySwitches() {
-  rusage usage = {};
-  getrusage(RUSAGE_SELF, &usage);
-  return usage.ru_nivcsw;
-}
-
 bool WantsMore(const TimingPlan& plan, size_t runs, double elapsed_ms) {
   const int64_t done = static_cast<int64_t>(runs);
   if (done >= plan.max_runs) return false;
@@ -43,6 +37,12 @@ bool WantsMore(const TimingPlan& plan, size_t runs, double elapsed_ms) {
 }
 
 }  // namespace
+
+int64_t InvoluntarySwitches() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_nivcsw;
+}
 
 int64_t TimeOneRun(edge_model* model) {
   const Clock::time_point start = Clock::now();

@@ -10,6 +10,9 @@
 
 namespace runner {
 
+// How often one of this process' threads lost its CPU to others so far.
+int64_t InvoluntarySwitches();
+
 // One run, in nanoseconds. Throws what it reports.
 int64_t TimeOneRun(edge_model* model);
 
