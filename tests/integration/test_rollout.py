@@ -80,6 +80,25 @@ def test_a_group_is_taken_back_by_the_devices_own_way_also_after_a_kill(fleet, p
     assert "Rolled back" in (tmp_path / "page.html").read_text()
 
 
+def test_devices_whose_releases_contain_a_component(fleet, packages):
+    devices, _server = fleet
+    old, new = packages
+    devices.write()
+    rolled_out(devices, old, "--waves", "100%")
+    devices.entries["d01"] = f'board = "{fleets.BOARD}"\nhost = "127.0.0.1:1"\n'
+    devices.write()
+    words = ("affected", "pkg:pypi/apache-tvm", "--fleet", devices.path, "--releases")
+    for release, state in ((old, "affected"), (new, "unknown")):
+        seen = toolchain(*words, release.folder, "--json")
+        assert seen.code == 0, seen.err
+        answer = json.loads(seen.out)
+        assert [entry["product"]["digest"] for entry in answer["releases"]] == [release.digest]
+        assert [device["state"] for device in answer["devices"]] == [state, "unreachable", state]
+    table = toolchain(*words, old.folder).out
+    assert "d01" in table
+    assert "1 of 1 releases contain it" in table
+
+
 def test_a_device_that_is_too_slow_goes_back_at_once(fleet, packages):
     devices, _server = fleet
     old, new = packages

@@ -22,10 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from toolchain import files, outputs, temporary
-from toolchain.bundle.contents import assemble, bundle_manifest, check_blob, contents, save_blob
+from toolchain import files, inventory, outputs, temporary
+from toolchain.bundle import inventories
+from toolchain.bundle.contents import assemble, bundle_manifest, check_blob, companion_layer, contents, save_blob
 from toolchain.bundle.folder import Bundle, load, replacing
-from toolchain.bundle.manifest import LARGEST_MANIFEST
+from toolchain.bundle.manifest import BILL, LARGEST_MANIFEST
 from toolchain.bundle.oci import ARTIFACT, Descriptor, Index, encode_index, parse
 from toolchain.errors import InputError, VerificationError
 
@@ -233,6 +234,24 @@ def at_hand(path: Path) -> Iterator[Bundle]:
     """
     with temporary.folder() as scratch:
         yield open_bundle(path, Path(scratch) / "bundle")
+
+
+def read_bill(path: Path) -> bytes:
+    """Return the bill of materials of a bundle in a folder or a package, without unpacking it.
+
+    Raises:
+        InputError: It is missing, is neither, or has no bill.
+        VerificationError: The package is damaged.
+    """
+    if path.is_dir():
+        return files.read_limited(path / BILL, inventories.AT_MOST)
+    with open_archive(path) as source:
+        index, entry = _bundle_descriptor(source, path)
+        manifest = bundle_manifest(source, source.read(entry))
+        for companion in index.manifests:
+            if companion.artifact == inventory.BILL_TYPE:
+                return source.read(companion_layer(source, companion, manifest))
+    raise InputError(f"{path} has no bill of materials", hint="build it again and pack it with `toolchain package`")
 
 
 def check_package_target(path: Path) -> None:

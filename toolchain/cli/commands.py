@@ -56,6 +56,7 @@ SECTIONS = {
         "push": Entry("registry", "Upload a package to a registry."),
         "pull": Entry("registry", "Download a package from a registry."),
         "trust": Entry("signing", "Sign packages, check signatures, refuse old releases."),
+        "affected": Entry("affected", "Find releases and devices with a vulnerable component."),
     },
     "Devices and lab": {
         "board": Entry("boards", "List board types; check a board file; add a device."),

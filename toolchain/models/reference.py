@@ -222,12 +222,14 @@ def open_perturbed(source: SourceModel) -> OpenModel:
     return run_near
 
 
-# One step up or down; zeros, which are masks and padding, stay.
+# One step up or down. Zeros stay, which are masks and padding, and so do the largest numbers: these are masks that are
+# added to scores, and their upper neighbour is infinite.
 def _perturb(value: NDArray[Any], stream: np.random.Generator) -> NDArray[Any]:
     if value.dtype != np.float32:
         return value
     towards = np.where(stream.integers(0, 2, value.shape, np.uint8) == 1, np.float32(np.inf), np.float32(-np.inf))
-    return np.where((value == 0) | ~np.isfinite(value), value, np.nextafter(value, towards))
+    stays = (value == 0) | ~(np.abs(value) < np.finfo(np.float32).max)
+    return np.where(stays, value, np.nextafter(np.where(stays, np.float32(0), value), towards))
 
 
 def _open(source: SourceModel, proto: onnx.ModelProto, *, unoptimized: bool) -> OpenModel:

@@ -274,3 +274,15 @@ def test_rows_in_another_order_widen_nothing(tmp_path):
     assert not np.array_equal(reference.open_perturbed(source)(feeds)["y"], outputs["y"])
     assert set(reference.limits(source, feeds, outputs)) == {"y"}
     assert reference.limits(source, feeds, outputs, ranked.rankings(source, feeds, None)) == {}
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_largest_numbers_are_masks_and_stay(tmp_path):
+    """A row whose scores are all masked by the lowest number has equal shares, where infinity would give no number."""
+    nodes = [node("Add", ["x", "mask"], ["s"]), node("Softmax", ["s"], ["y"], axis=1)]
+    mask = np.full((2, 8), np.finfo(np.float32).min)
+    source = model.load(
+        nets.save(nets.model(nodes, [value("x", (2, 8))], [value("y", (2, 8))], {"mask": mask}), tmp_path)
+    )
+    outputs = reference.open_perturbed(source)(inputs.random(source.inputs, 0))
+    np.testing.assert_array_equal(outputs["y"], np.float32(1 / 8))
