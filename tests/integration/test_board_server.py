@@ -536,6 +536,12 @@ def test_the_peak_is_that_of_the_threads_that_kernels_have(server):
     assert 0.01 < peak() < 1000
 
 
+def test_the_whole_peak_is_one_document(server):
+    peak = json.loads(server.connect().get_function("edge_toolchain.peak")(1))
+    assert peak["threads"] == 1
+    assert min(peak["gflops"], peak["gbytes_s"]) > 0.01
+
+
 @pytest.mark.parametrize("machine", KINDS)
 def test_the_canary_is_steady(machine, tmp_path):
     with session_on(machine, tmp_path) as session:

@@ -116,6 +116,17 @@ def test_a_report_tells_all(here):
     assert "<svg" in (here.folder / "page.html").read_text()
 
 
+def test_a_report_shows_how_near_each_kernel_is_to_the_peak(here):
+    peak = here.report["peak"]
+    assert here.report["no_peak"] == ""
+    assert min(peak["gflops"], peak["gbytes_s"]) > 0.01
+    for task in here.report["tasks"]:
+        assert task["limit_s"] == pytest.approx(task["of_limit"] * task["best_s"])
+        assert task["of_limit"] > 0
+        assert task["bound"] in {"compute", "memory", "neither"}
+    assert "Of limit" in (here.folder / "page.html").read_text()
+
+
 def test_the_same_command_measures_nothing_again(here):
     before = here.records.read_bytes()
     seen = done("tune", *QUICK, *here.words, "--json")

@@ -25,7 +25,7 @@ from toolchain.device.application import Started
 from toolchain.device.bench import Conditions, Measurement
 from toolchain.device.energy import Energy, Joules, Rail
 from toolchain.device.probe.facts import DeviceFacts
-from toolchain.device.profiling import Peak
+from toolchain.device.roofline import Peak
 from toolchain.device.runner import Processor, Run
 from toolchain.device.shipment import Transfer
 from toolchain.device.trust import Verified

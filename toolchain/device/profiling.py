@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import shlex
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,6 +12,7 @@ from toolchain import files
 from toolchain.device import runner
 from toolchain.device.installed import Installed
 from toolchain.device.probe.facts import DeviceFacts
+from toolchain.device.roofline import Peak, read_peak
 from toolchain.device.runner import SMOKE, Plan, Processor
 from toolchain.errors import DeviceError
 from toolchain.native.programs import RUNNER, Program
@@ -29,7 +28,6 @@ _WARMUPS = 2  # of each kind: kWarmupRuns of runtime/runner/profile.cc
 _PATIENCE = 10.0  # times the expected duration: other work, heat, and a hook that waits for a GPU
 _ONE_RUN = Plan(budget_s=0.0, min_runs=1, max_runs=1)
 _PEAK_S = 300.0  # for a slow or an emulated board
-_LARGEST_PEAK = 1e7
 _CLOCK = "cat /sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_max_freq 2>/dev/null | sort -n | tail -n 1"
 _DAMAGED = "deploy again; if that does not help, check that nothing else changed the device"
 
@@ -163,35 +161,6 @@ def _number(value: object) -> int:
 # --- the peak ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Peak:
-    """The peak performance of a device's CPUs, measured by loops of the runner.
-
-    Attributes:
-        instructions: The instructions of the multiply-adds, such as `AVX2 and FMA`.
-        threads: Number of threads.
-        gflops: Billions of float32 operations a second; a multiply-add counts as two.
-        gbytes_s: Billions of bytes a second of a triad, a[i] = b[i] + s * c[i], on arrays too large for most caches.
-        array_kib: Size of each of the triad's three arrays.
-        max_khz: Highest clock that the governor allowed; 0 if the device does not report it.
-    """
-
-    instructions: str
-    threads: int
-    gflops: float
-    gbytes_s: float
-    array_kib: int
-    max_khz: int
-
-    @property
-    def method(self) -> str:
-        """A line about the method."""
-        return (
-            f"independent chains of {self.instructions} multiply-adds in float32, and a triad on three arrays of"
-            f" {self.array_kib / 1024:g} MiB, the best of up to 25 tries on {self.threads} thread(s)"
-        )
-
-
 def peak(shell: Shell, runners: str, program: Program, facts: DeviceFacts, *, threads: int, kept: bool) -> Peak:
     """Return the peak of a device: from the cache, for the same device and clock, or measured now.
 
@@ -224,29 +193,15 @@ def peak(shell: Shell, runners: str, program: Program, facts: DeviceFacts, *, th
 
 def _cached_peak(path: Any) -> Peak | None:
     try:
-        return _peak_of(json.loads(path.read_bytes()))
+        return read_peak(json.loads(path.read_bytes()))
     except (OSError, LookupError, OverflowError, RecursionError, TypeError, ValueError):  # no file, or a damaged one
         return None
 
 
 def _read_peak(text: str, name: str, max_khz: int) -> Peak:
     try:
-        return _peak_of({**json.loads(text), "max_khz": max_khz})
+        return read_peak({**json.loads(text), "max_khz": max_khz})
     except (LookupError, OverflowError, RecursionError, TypeError, ValueError) as fault:
         raise DeviceError(
             f"the runner on {name} returned an invalid peak", details=f"{fault!s:.200}", hint=_DAMAGED
         ) from fault
-
-
-def _peak_of(document: Mapping[str, Any]) -> Peak:
-    rates = [float(document[key]) for key in ("gflops", "gbytes_s")]
-    if not all(math.isfinite(rate) and 0 < rate < _LARGEST_PEAK for rate in rates):
-        raise ValueError(f"{rates} are not valid rates")
-    return Peak(
-        str(document["instructions"])[:40],
-        _number(document["threads"]),
-        rates[0],
-        rates[1],
-        _number(document["array_kib"]),
-        _number(document["max_khz"]),
-    )

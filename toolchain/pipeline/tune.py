@@ -42,7 +42,9 @@ from toolchain.tuning.build.cluster.scheduler import Scheduler
 from toolchain.tuning.build.crew import Hire
 from toolchain.tuning.conveyor import Pruner
 from toolchain.tuning.measure import Event, MeasurePool, Place
+from toolchain.tuning.measure import peak as board_peak
 from toolchain.tuning.measure.estimated import Costed, Modelled
+from toolchain.tuning.measure.peak import NO_BOARD, BoardPeak
 from toolchain.tuning.plan import UNDISTURBED, Plan, pace_for
 from toolchain.tuning.report import BoardRow, Point, TaskRow, Totals, TuneReport
 from toolchain.tuning.run import Tuning
@@ -149,6 +151,7 @@ class _Session:
     modelled: str = ""  # the model that computes the times, as records name it; empty if they are measured
     stamp: str = ""  # the same as reports name it
     pruner: Pruner | None = None  # rules out candidates before a board measures them; None to measure all
+    peak: BoardPeak = NO_BOARD  # of the boards
 
 
 def run(request: TuneRequest, progress: Progress, redraw: Callable[[Shown], None]) -> TuneReport:
@@ -211,6 +214,7 @@ def _run(session: _Session, cost_model: CostModel | None, progress: Progress) ->
         builder = stack.enter_context(Builder(extracted.backend.target, driver, folder, timeout_s=timeout_s, hire=hire))
         boards = stack.enter_context(farm_boards.open_boards(replace(request.boards, shares=True), progress))
         _examine(request.board, boards, progress)
+        session = _with_peak(session, boards, progress)
         counts = _BoardCounts(progress, boards)
         pool = stack.enter_context(MeasurePool(boards.places, request.plan.options, counts.observe))
         boards.follow(pool, partial(_accept, request.board, progress), progress)
@@ -226,6 +230,13 @@ def _with_pace(session: _Session, boards: Boards) -> _Session:
     plan = request.plan
     pace = pace_for(count, plan.trials // len(session.tasks))
     return replace(session, request=replace(request, plan=replace(plan, pace=pace)))
+
+
+def _with_peak(session: _Session, boards: Boards, progress: Progress) -> _Session:
+    """Measure the peak of the boards, so that the report shows what their kernels could reach."""
+    progress("measuring the peak of the boards")
+    kind = str(session.extracted.backend.target.kind.name)
+    return replace(session, peak=board_peak.measure(boards.places, kind, session.request.plan.options.threads))
 
 
 def _cost_model(request: TuneRequest, progress: Progress) -> CostModel | None:
@@ -334,7 +345,8 @@ def _search(session: _Session, builder: Builds, pool: Measures, counts: _BoardCo
         job.run()
     tune_report = _report(request, extracted, job, counts, key)
     pruned_by = session.pruner.model.stamp if session.pruner else ""
-    return replace(tune_report, modelled=session.stamp, pruned_by=pruned_by)
+    peak, no_peak = session.peak.peak, session.peak.reason
+    return replace(tune_report, modelled=session.stamp, pruned_by=pruned_by, peak=peak, no_peak=no_peak)
 
 
 @contextlib.contextmanager
@@ -385,6 +397,7 @@ def _row(job: Tuning, state: TaskState, untuned_s: float | None = None) -> TaskR
         untuned_s=untuned_s,
         pruned=state.pruned,
         verdict=decision.verdict if decision else "",
+        gbytes=task.gbytes,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from toolchain.records.metaschedule import meta_schedule
 from toolchain.records.results import TensorArg
 
 _ENTRY = "main"
+_FLOAT_BYTES = 4
 _CALLS = {"relax.call_tir", "relax.call_tir_inplace"}
 _DIGITS = re.compile(r"\d+")
 _NO_OPERATOR = re.compile(r"lv\d|T_")
@@ -53,6 +55,13 @@ class Task:
         """The arguments' shapes, such as `1x3x224x224, 32x3x3x3 -> 1x32x112x112`."""
         *inputs, result = ["x".join(map(str, arg.shape)) or "scalar" for arg in self.args]
         return f"{', '.join(inputs)} -> {result}"
+
+    @property
+    def gbytes(self) -> float | None:
+        """Billions of bytes of its arguments and its result; None unless all are float32, as a measured peak is."""
+        if any(arg.dtype != "float32" for arg in self.args):
+            return None
+        return sum(math.prod(arg.shape) for arg in self.args) * _FLOAT_BYTES / 1e9
 
 
 def extract(module: tvm.IRModule, backend: Backend) -> tuple[Task, ...]:

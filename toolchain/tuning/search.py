@@ -62,6 +62,7 @@ class TemplateSearch:
     def __init__(self, templates: Templates) -> None:
         self._templates = templates
         self._tried: dict[str, set[str]] = {}
+        self._variants: dict[str, Sequence[Choice]] = {}  # by workload: listing them takes up to a second
 
     def tried(self, task: Task) -> set[str]:
         """Return the keys of all candidates of a task that are not proposed again; callers may add to it."""
@@ -70,8 +71,17 @@ class TemplateSearch:
     def propose(self, task: Task, count: int) -> list[Candidate]:
         """List up to `count` candidates that were not tried yet."""
         tried = self.tried(task)
-        untried = [choice for choice in self._templates.candidates(task.layer) if choice_hash(choice) not in tried]
-        candidates = (self.rebuild(task, choice) for choice in untried[:count])
+
+        def untried(choices: Sequence[Choice]) -> list[Choice]:
+            return [choice for choice in choices if choice_hash(choice) not in tried]
+
+        # The first round is short, so that a run with few trials reaches every kernel.
+        choices = untried(self._templates.candidates(task.layer))
+        if not choices:
+            if task.workload not in self._variants:
+                self._variants[task.workload] = self._templates.variants(task.layer)
+            choices = untried(self._variants[task.workload])
+        candidates = (self.rebuild(task, choice) for choice in choices[:count])
         return [candidate for candidate in candidates if candidate is not None]
 
     def base(self, task: Task, shipped: Choice | None) -> Candidate:
@@ -122,7 +132,7 @@ class TaskSearch:
 class Search:
     """The search over the schedules of a model's kernels.
 
-    For a layer that a template computes, the template's few candidates are proposed, whatever the strategy.
+    For a layer that a template computes, the template's candidates are proposed, whatever the strategy.
 
     Args:
         shipped: By workload, how records that come with the toolchain compute a layer.

@@ -209,6 +209,9 @@ def test_the_report(job):
     assert [row.untuned_s for row in report.tasks] == [state.decision.base_latency_s for state in states]
     assert all(row.untuned_s >= row.best_s for row in report.tasks)
     assert {row.verdict for row in report.tasks} <= {"faster", "untuned"}
+    assert [row.gbytes for row in report.tasks] == [
+        pytest.approx(4e-9 * sum(math.prod(arg.shape) for arg in state.task.args)) for state in states
+    ]
 
 
 def test_a_task_without_a_latency_has_none_in_the_table(job):

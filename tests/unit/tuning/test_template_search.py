@@ -32,9 +32,18 @@ def test_all_candidates_are_proposed_once_the_likely_fastest_first(templates, ta
     while batch := search.propose(task, 3):
         search.tried(task).update(one.key for one in batch)
         found += batch
-    assert [one.trace for one in found] == templates.candidates(LAYER)
+    assert [one.trace for one in found] == [*templates.candidates(LAYER), *templates.variants(LAYER)]
     assert len({one.key for one in found}) == len(found) > 3
     assert all(layer_of(one.module["main"]) == LAYER for one in found)
+
+
+def test_the_first_round_has_no_variants(templates, task):
+    """Otherwise a run with few trials would spend them all on its first kernels."""
+    search, candidates = TemplateSearch(templates), templates.candidates(LAYER)
+    first = search.propose(task, 64)
+    assert [candidate.trace for candidate in first] == candidates
+    search.tried(task).update(candidate.key for candidate in first)
+    assert search.propose(task, 2)[0].trace == templates.variants(LAYER)[0] not in candidates
 
 
 def test_a_candidate_is_made_again_from_its_record(templates, task):

@@ -142,6 +142,9 @@ class Templates(Protocol):
     def candidates(self, layer: str) -> Sequence[Choice]:
         """List the choices for a layer, the likely fastest first."""
 
+    def variants(self, layer: str) -> Sequence[Choice]:
+        """List further choices, which a tuner tries after those; none of them is a default."""
+
     def module(self, layer: str, choice: Choice) -> tvm.IRModule | None:
         """Return the kernel of a layer as the function `main`; None if this version cannot write that choice."""
 

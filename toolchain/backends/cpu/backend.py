@@ -41,6 +41,11 @@ class CpuTemplates:
         ranked = kernels.candidates(from_json(layer), self.machine, without=self.without)
         return [candidate.choice.document() for candidate in ranked]
 
+    def variants(self, layer: str) -> list[dict[str, Any]]:
+        """List further ways, which only a measurement can tell from those."""
+        ranked = kernels.variants(from_json(layer), self.machine, without=self.without)
+        return [candidate.choice.document() for candidate in ranked]
+
     def module(self, layer: str, choice: Mapping[str, Any]) -> tvm.IRModule | None:
         """Return the kernel of a layer as the function `main`; None if it cannot be written in that way any more."""
         described = from_json(layer)

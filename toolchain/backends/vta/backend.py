@@ -51,6 +51,10 @@ class VtaTemplates:
         choices = _fitting_choices(conv, self.device.config, self.device.profile)
         return [{"template": TEMPLATE, **choice.document()} for choice in choices]
 
+    def variants(self, layer: str) -> list[dict[str, Any]]:
+        # The candidates of the accelerator are all that fit.
+        return [] if is_layer(layer) else self.cpu.variants(layer)
+
     def module(self, layer: str, choice: Mapping[str, Any]) -> tvm.IRModule | None:
         if not is_layer(layer):
             return self.cpu.module(layer, choice)

@@ -18,7 +18,8 @@ from toolchain.device.bench import Conditions
 from toolchain.device.connected import ConnectedDevice
 from toolchain.device.installed import DeviceRelease, Installed, installed_temporarily
 from toolchain.device.lock import Owner
-from toolchain.device.profiling import Peak, Watched
+from toolchain.device.profiling import Watched
+from toolchain.device.roofline import Peak
 from toolchain.device.runner import Processor
 from toolchain.device.waiting import Waited
 from toolchain.errors import DeviceError

@@ -13,12 +13,11 @@ import numpy as np
 
 from toolchain.backends.base import Backend
 from toolchain.bundle.kernels import Kernel
-from toolchain.device.profiling import Call, Peak, Watched
+from toolchain.device.profiling import Call, Watched
+from toolchain.device.roofline import Peak, attained
 
 MACHINE = "virtual machine"  # the row of everything between kernels: memory and shapes
 _MACHINE_PREFIX = "vm.builtin."
-_BOUND = 0.5  # share of a kernel's time from which on its work or its data limits it
-_CACHED = 1.2  # times the peak of the memory: data that came faster were in caches
 _MAX_GFLOP = 1e9
 _DIGITS = re.compile(r"\d+$")
 # A package may say anything of its layers, and a profile goes on without what it cannot compute.
@@ -112,7 +111,7 @@ class _Basis:
             of_peak=gflops / peak.gflops if gflops and peak else None,
             gbytes=gbytes,
             gbytes_s=gbytes / seconds if seconds else None,
-            bound=bound(gflop or 0.0, gbytes, seconds, peak) if peak and seconds else "",
+            bound=attained(gflop or 0.0, gbytes, seconds, peak).bound if peak and seconds else "",
             modelled_ms=_modelled(kernel, self.backend) if kernel else None,
             nodes=nodes,
         )
@@ -171,12 +170,3 @@ def _modelled(kernel: Kernel, backend: Backend) -> float | None:
     except _BAD_LAYER:
         return None
     return cycles.cycles / model.clock_mhz / 1e3 if cycles else None
-
-
-def bound(gflop: float, gbytes: float, seconds: float, peak: Peak) -> str:
-    """Return what limits a kernel, by the roofline model (Williams et al., 2009)."""
-    computing, moving = gflop / peak.gflops / seconds, gbytes / peak.gbytes_s / seconds
-    moving = moving if moving <= _CACHED else 0.0
-    if max(computing, moving) < _BOUND:
-        return "neither"
-    return "compute" if computing >= moving else "memory"

@@ -135,6 +135,9 @@ void RegisterFunctions(const std::string& folder) {
   Register("edge_toolchain.conditions", [] { return String(ConditionsLine()); });
   Register("edge_toolchain.canary", Canary);
   Register("edge_toolchain.peak_gflops", [] { return runner::MeasureGflops(); });
+  Register("edge_toolchain.peak", [](int64_t threads) {
+    return String(runner::PeakLine(runner::MeasurePeak(threads)));
+  });
   Register("edge_toolchain.threads", UseThreads);
   Register("edge_toolchain.passing_bytes", SetPassingBytes);
   // A time evaluator calls it with the arguments of the kernel.

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from toolchain.device.roofline import Peak
 from toolchain.device.waiting import Waited
 from toolchain.records.results import PRUNED, Verdict
 from toolchain.report import (
@@ -26,6 +27,7 @@ from toolchain.report import (
     Value,
     percent,
 )
+from toolchain.tuning.report import limit
 from toolchain.units import duration
 
 if TYPE_CHECKING:
@@ -57,6 +59,8 @@ class TaskRow:
             it was not measured.
         pruned: How many more trials a model ruled out.
         verdict: What the final decided; empty before it.
+        gbytes: Billions of bytes of its arguments and its result, each once; None if not all of them are float32, to
+            which a measured peak applies.
     """
 
     id: int
@@ -72,6 +76,7 @@ class TaskRow:
     untuned_s: float | None = None
     pruned: int = 0
     verdict: Verdict = ""
+    gbytes: float | None = None
 
     @property
     def gain(self) -> float | None:
@@ -191,6 +196,8 @@ class TuneReport:
         planned: Limit of the trials; 0 if unknown.
         first_batch: Trials of the first round of a task. Each task gets one before any task gets a second.
         ended: Why the run ended before it had made them; empty if it did not.
+        peak: What the boards compute and move at most; None if that is unknown.
+        no_peak: Why it is unknown.
     """
 
     model: str
@@ -217,6 +224,8 @@ class TuneReport:
     planned: int = 0
     first_batch: int = 0
     ended: str = ""
+    peak: Peak | None = None
+    no_peak: str = ""
 
     @property
     def enough_trials(self) -> int:
@@ -275,13 +284,19 @@ class TuneReport:
             "shares_s": dict(self.shares),
             "estimated_s": self.estimated_s,
             "untuned_s": self.untuned_s,
-            "tasks": [{**asdict(row), "gflops": row.gflops, "share": _share(row, self.tasks)} for row in self.tasks],
+            "tasks": [self._task_document(row) for row in self.tasks],
+            "peak": {**asdict(self.peak), "method": self.peak.method} if self.peak else None,
+            "no_peak": self.no_peak,
             "points": [asdict(point) for point in self.points],
             "boards": [asdict(row) for row in self.boards],
             "builders": [asdict(row) for row in self.builders],
             "waited": [asdict(wait) for wait in self.waited],
             "end_to_end": asdict(self.end_to_end) if self.end_to_end else None,
         }
+
+    def _task_document(self, row: TaskRow) -> dict[str, Any]:
+        derived = {"gflops": row.gflops, "share": _share(row, self.tasks)}
+        return {**asdict(row), **derived, **limit.document(row, self.peak)}
 
 
 def _sum(values: Sequence[float | None]) -> float | None:
@@ -321,9 +336,14 @@ _TASK_HEAD = (
 )
 
 
-def _task_table(rows: Sequence[TaskRow]) -> Table:
+def _task_table(rows: Sequence[TaskRow], peak: Peak | None = None) -> Table:
+    """Return the table of tasks; with a peak, also how near each comes to it."""
+    numbers, spare, details = (0, *range(4, 13)), (5, 8, 4, 7, 13), (2, 3, 11, 12)
     cells = [_task_cells(row, rows) for row in rows]
-    return Table(cells, _TASK_HEAD, (0, *range(4, 13)), (5, 8, 4, 7, 13), (2, 3, 11, 12), "tasks")
+    if peak is None:
+        return Table(cells, _TASK_HEAD, numbers, spare, details, "tasks")
+    cells = [(*line, *limit.cells(row, peak)) for line, row in zip(cells, rows, strict=True)]
+    return Table(cells, (*_TASK_HEAD, *limit.HEAD), (*numbers, 14, 15), (*spare, 14, 16), details, "tasks")
 
 
 def _task_cells(row: TaskRow, rows: Sequence[TaskRow]) -> tuple[str | Cell, ...]:
@@ -362,6 +382,8 @@ def summary(report: TuneReport) -> list[tuple[str, str]]:
         ("options", _pairs(report.options)),
         ("latency", f"{_latency_text(report)}{mark}"),
         ("finals", _finals_text(report)),
+        ("limit", limit.limit_text(report.tasks, report.peak)),
+        ("peak", limit.peak_text(report.peak, report.no_peak)),
         ("end to end", report.end_to_end.outcome if report.end_to_end else ""),
         ("disturbed", "; ".join(report.end_to_end.warnings) if report.end_to_end else ""),
         ("trials", _trials_text(report)),
@@ -451,7 +473,7 @@ def page(report: TuneReport) -> Page:
     sections = [
         Section("The run", [Facts(summary(report))], on_terminal=True),
         Section("Estimated latency over time", [_steps(report), Text(_plot_text(report))]),
-        Section("Tasks", [_task_table(tasks)], on_terminal=True),
+        Section("Tasks", [_task_table(tasks, report.peak)], on_terminal=True),
         Section("Boards", [board_table], on_terminal=True),
         Section("Builders", [builder_table] if builders else [], on_terminal=True),
     ]

@@ -129,6 +129,17 @@ def test_the_likely_fastest_comes_first():
     assert len({tuple(sorted(item.items())) for item in actual}) == len(actual) > 1
 
 
+def test_variants_are_further_choices_for_a_tuner():
+    listed, variants = TEMPLATES.candidates(CONV), TEMPLATES.variants(CONV)
+    assert 0 < len(variants) <= 48 - len(listed)
+    assert not [choice for choice in variants if choice in listed]
+    assert len({tuple(sorted(choice.items())) for choice in variants}) == len(variants)
+    assert all(TEMPLATES.fits(CONV, choice) for choice in variants)
+    used = listed[0]["template"]
+    assert used not in names(CpuTemplates(SSE, frozenset({used})).variants(CONV))
+    assert CpuTemplates(SSE, frozenset(templates.NAMES)).variants(CONV) == []
+
+
 def test_a_template_that_is_left_out_is_no_candidate_and_does_not_fit():
     (used, *_) = TEMPLATES.candidates(CONV)
     without = CpuTemplates(SSE, frozenset({used["template"]}))

@@ -153,6 +153,8 @@ def test_the_cpus_layers_are_the_cpu_backends(layer):
     own = Cpu(BOARD).templates
     found = TEMPLATES.candidates(layer)
     assert found == own.candidates(layer)
+    assert TEMPLATES.variants(layer) == own.variants(layer) != []
+    assert TEMPLATES.variants(TASK) == []
     assert TEMPLATES.gflop(layer) == own.gflop(layer)
     assert TEMPLATES.fits(layer, found[0])
     assert not TEMPLATES.fits(layer, GOOD)

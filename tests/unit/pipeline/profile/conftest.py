@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from toolchain.device.bench import Conditions
-from toolchain.device.profiling import Peak
+from toolchain.device.roofline import Peak
 from toolchain.pipeline.profile import MACHINE, Profile, Row
 
 _CALM = Conditions(load=0.1, busy=0.0, governors=(), mhz=None, celsius=None)

@@ -6,7 +6,8 @@ import pytest
 
 from toolchain.backends.base import Cycles
 from toolchain.bundle.kernels import Kernel
-from toolchain.device.profiling import Call, Peak, Watched
+from toolchain.device.profiling import Call, Watched
+from toolchain.device.roofline import Peak
 from toolchain.pipeline.profile import rows
 
 _PEAK = Peak("NEON", 1, gflops=100.0, gbytes_s=10.0, array_kib=1024, max_khz=0)
@@ -52,15 +53,6 @@ def test_each_call_has_its_own_nodes():
         kernel = Kernel("conv1", (_F32,), layer="good", nodes=graph_nodes)
         profiled = rows.rows_of(watched(*calls), {"conv1": kernel}, backend(), None)
         assert [row.node for row in profiled] == texts
-
-
-@pytest.mark.parametrize(
-    ("gflop", "gbytes", "limit"),
-    [(0.06, 0.001, "compute"), (0.001, 0.009, "memory"), (0.01, 0.001, "neither"), (0.001, 0.02, "neither")],
-)
-def test_what_limits_a_kernel(gflop, gbytes, limit):
-    # A tenth of a GFLOP, or a hundredth of a GB, is what a millisecond has room for; more bytes came from a cache.
-    assert rows.bound(gflop, gbytes, 1e-3, _PEAK) == limit
 
 
 def test_a_layer_that_says_nonsense_has_no_work_and_the_name_of_its_function():

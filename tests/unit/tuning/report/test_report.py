@@ -16,6 +16,7 @@ import pytest
 
 from tests.support.paths import DATA
 from toolchain import files
+from toolchain.device.roofline import Peak
 from toolchain.report import plain
 from toolchain.report.figure import BOTTOM, RIGHT, TOP, WIDTH
 from toolchain.tuning import report as tune_report
@@ -129,6 +130,49 @@ def test_finals_are_summed_up(verdicts, text):
     rows = tuple(dataclasses.replace(row, verdict=verdict) for row, verdict in zip(WHOLE, verdicts, strict=True))
     lines = plain(tune_report.page(made(tasks=rows)).printed()).splitlines()
     assert f"finals     {text}" in lines
+
+
+PEAK = Peak("NEON", 4, gflops=40.0, gbytes_s=5.0, array_kib=65536)
+
+
+def test_how_near_kernels_are_to_the_limit_is_shown():
+    """What a kernel could not reach explains why nothing became faster."""
+    near, far, other = WHOLE
+    rows = (dataclasses.replace(near, gbytes=0.0001), dataclasses.replace(far, gbytes=0.0001), other)
+    report = made(tasks=rows, peak=PEAK)
+    lines = plain(tune_report.page(report).printed()).splitlines()
+    # 0.0426 GFLOP take 1.065 ms at 40 GFLOP/s, and 1.23 ms here; 0.0063 take 0.1575 ms, and 0.16 ms here, twice.
+    assert (
+        "limit      89% of the roofline: 1.550 ms, and the peak allows 1.380 ms; 1 of 2 kernels are at 90% of their"
+        " limit or above" in lines
+    )
+    assert any(line.startswith("peak       40.0 GFLOP/s and 5.0 GB/s, measured: independent chains") for line in lines)
+    (head,) = [line for line in lines if line.startswith("ID ")]
+    assert head.endswith("LIMIT  OF LIMIT  BOUND BY")
+    first, second, third = report.document()["tasks"]
+    assert (first["limit_s"], first["of_limit"]) == (pytest.approx(1.065e-3), pytest.approx(1.065 / 1.23))
+    assert (first["bound"], second["of_limit"]) == ("compute", pytest.approx(0.1575 / 0.16))
+    assert (third["limit_s"], third["of_limit"], third["bound"]) == (None, None, "")
+    assert report.document()["peak"] == {**dataclasses.asdict(PEAK), "method": PEAK.method}
+
+
+def test_a_kernel_that_beats_the_limit_does_not_make_up_for_others():
+    """Winograd's algorithm needs fewer operations than a kernel counts."""
+    fast = dataclasses.replace(WHOLE[0], gflop=0.4, gbytes=0.0001)
+    slow = dataclasses.replace(WHOLE[1], gflop=0.0, gbytes=0.0)
+    report = made(tasks=(fast, slow), peak=PEAK)
+    assert report.document()["tasks"][0]["of_limit"] > 8
+    assert report.document()["tasks"][1]["of_limit"] == 0
+    assert "limit      79% of the roofline" in plain(tune_report.page(report).printed())
+
+
+def test_an_unknown_limit_is_not_invented():
+    report = made(no_peak="an emulator has no peak")
+    text = plain(tune_report.page(report).printed())
+    assert "peak       unknown: an emulator has no peak" in text
+    assert "limit  " not in text
+    assert "LIMIT" not in text
+    assert (report.document()["peak"], report.document()["no_peak"]) == (None, "an emulator has no peak")
 
 
 def test_the_last_line_fits_into_80_columns():

@@ -6,6 +6,8 @@ A template is a module with these members:
     Config                                          frozen dataclass of integers: how the work is cut
     covers(layer) -> bool                           whether it can compute a layer
     configs(layer, machine) -> [(Config, cost)]     candidates, cheapest first; cost: see `Candidate`
+    variants(layer, machine) -> [(Config, cost)]    further ones for the tuner, which cost estimates cannot tell apart;
+                                                    a template need not have it
     kernel(layer, machine, config) -> PrimFunc      the code
     pack(layer, machine, config, weights) -> array  weights as the kernel reads them; if the layer has weights
 """
@@ -53,6 +55,8 @@ NAMES = tuple(_TEMPLATES)
 _MOST = 10
 _LEAST = 4
 _PROMISING = 1.3  # times the least cost
+_MOST_TUNED = 48  # candidates and variants together
+_POSSIBLE = 2.0  # times the least cost: what a tuner still tries, since estimates are of usual processors
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,23 @@ def candidates(layer: Layer, machine: Machine, *, without: frozenset[str] = froz
     # All that are nearly as cheap as the best, but at least a few and at most so many as tuning has time for.
     promising = [candidate for candidate in ranked if candidate.cost <= _PROMISING * ranked[0].cost]
     return max(promising, ranked[:_LEAST], key=len)[:_MOST]
+
+
+def variants(layer: Layer, machine: Machine, *, without: frozenset[str] = frozenset()) -> list[Candidate]:
+    """List what a tuner tries after the candidates, the least estimated cost first; arguments as `candidates`."""
+    listed = candidates(layer, machine, without=without)
+    layer = task_of(layer)
+    tried, ranked = {candidate.choice for candidate in listed}, []
+    for name, template in _TEMPLATES.items():
+        if name in without or not template.covers(layer):
+            continue
+        more = template.variants(layer, machine) if hasattr(template, "variants") else []
+        for config, cost in (*template.configs(layer, machine), *more):
+            chosen = Choice(name, config)
+            if chosen not in tried and cost <= _POSSIBLE * listed[0].cost:
+                tried.add(chosen)
+                ranked.append(Candidate(chosen, cost))
+    return sorted(ranked, key=lambda candidate: candidate.cost)[: _MOST_TUNED - len(listed)]
 
 
 def default(layer: Layer, machine: Machine, *, without: frozenset[str] = frozenset()) -> Choice:

@@ -35,6 +35,11 @@ def configs(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
     return window.configs(layer, machine)
 
 
+def variants(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
+    """List candidates for the tuner: wider tiles, and tiles of several blocks."""
+    return window.variants(layer, machine)
+
+
 def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -> NDArray[Any]:  # noqa: ARG001
     """Return weights [channels, 1, height, width] as the kernel reads them: [blocks, height, width, lanes]."""
     channels, _, height, width = weights.shape

@@ -8,7 +8,7 @@ straight-line code; with many, the taps down are a loop, and tiles of several bl
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -24,6 +24,7 @@ _LONGEST = 160  # operations of a row of taps: more are too much code
 _HELD_WEIGHTS = 5  # weights of a row of taps that are worth a register each
 _LOADED_AT_ONCE = 5  # registers for each column of a tile, where LLVM loads all of its pixels and weights first
 _MOVED = 3  # times longer than a product takes to move a vector between the caches
+_WIDEST = 14  # columns of a tile of straight-line code
 _MOST_PARTS = 8  # of an image's rows
 
 Expr = Any
@@ -181,8 +182,20 @@ def configs(layer: Conv | Pool, machine: Machine) -> list[tuple[Config, float]]:
     # Wider tiles of straight-line code are not faster, and they take long to compile.
     full = width if width <= 14 else 1  # noqa: PLR2004
     widths, multiples = ((*range(1, 9), full), (1,)) if is_unrolled(layer) else ((*range(1, 15), 20, 28), (1, 2, 4))
+    return _fitting(layer, machine, sorted({min(columns, width) for columns in widths}), multiples)
+
+
+def variants(layer: Conv | Pool, machine: Machine) -> list[tuple[Config, float]]:
+    """List candidates for a tuner, which may take longer to compile: wider tiles, and tiles of several blocks."""
+    return _fitting(layer, machine, range(1, min(layer.out.width, _WIDEST) + 1), (1, 2, 4))
+
+
+def _fitting(
+    layer: Conv | Pool, machine: Machine, widths: Iterable[int], multiples: Sequence[int]
+) -> list[tuple[Config, float]]:
+    """List the tiles of some columns and blocks that fit into the registers, the cheapest first."""
     candidates = []
-    for columns, blocks in itertools.product(sorted({min(columns, width) for columns in widths}), multiples):
+    for columns, blocks in itertools.product(widths, multiples):
         registers = columns * blocks + min(layer.kernel[1], _HELD_WEIGHTS) + 2
         if machine.loads_apart:
             registers = max(registers, columns * blocks * _LOADED_AT_ONCE)

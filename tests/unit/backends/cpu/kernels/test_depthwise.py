@@ -59,6 +59,15 @@ def test_every_config(kernel, pad):
         check(template, layer, WIDE, config)
 
 
+def test_variants():
+    layer = depthwise((1, 64, 5, 12), (3, 3), 16, padding=(1,) * 4, strides=(2, 2), epilogue=(PostOp("relu"),))
+    listed = [config for config, _ in template.configs(layer, WIDE)]
+    others = [config for config, _ in template.variants(layer, WIDE) if config not in listed]
+    assert {config.blocks for config in others} == {2, 4}
+    for config in (others[0], others[-1]):
+        check(template, layer, WIDE, config)
+
+
 def test_parts_and_steps():
     layer = depthwise((1, 32, 6, 6), (3, 3), 16, padding=(1,) * 4)
     buffer_slice = replace(layer.out, first=1, held=4)

@@ -40,6 +40,11 @@ def configs(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
     return cost.candidates(layer, machine)
 
 
+def variants(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
+    """List candidates for the tuner: every tile, and other chunks and bands of the cheapest tiles."""
+    return cost.variants(layer, machine)
+
+
 def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -> NDArray[Any]:  # noqa: ARG001
     """Return weights [out, in, height, width] as the kernel reads them; zeros where a channel does not read another.
 

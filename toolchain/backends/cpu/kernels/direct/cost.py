@@ -37,6 +37,9 @@ _FINEST = 64  # bands that are tried, at most
 _MOST, _ALIKE = 6, 3  # candidates in all, and with the same blocks
 _WORSE, _NEAR = 1.5, 0.1  # what is no candidate: how much more it costs, how little its columns differ from another's
 
+_VARIED = 4  # candidates whose chunks and bands a tuner varies
+_SHARES = (1, 2, 4, 8)  # bands for each core
+
 _UNROLLED = 250  # multiply-adds of a row of the filter up to which LLVM unrolls the taps: then data is held for all
 _SPARE = 2  # registers for what is under way, where vectors are used element by element
 _CROWDED = 1.25  # times the registers: what may be held then
@@ -69,22 +72,55 @@ class _Work:
 
 def candidates(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
     """List ways to cut a layer with their costs, the cheapest first: few, but different ones."""
-    layer = flatten(layer)
-    inside = [
-        0 <= row * layer.strides[0] + tap * layer.dilation[0] - layer.padding[0] < layer.data.height
-        for row in range(layer.out.height)
-        for tap in range(layer.kernel[0])
-    ]
-    rows = sum(inside) / layer.out.height  # of the filter that are inside the image, on average
-    banded = [_banded(DirectPlan(layer, config), machine, rows) for config in _tilings(layer, machine)]
     selected: list[tuple[Config, float]] = []
-    for config, cost in sorted(banded, key=lambda candidate: candidate[1]):
+    for config, cost in _all_tiles(flatten(layer), machine):
         similar = [other.columns for other, _ in selected if other.blocks == config.blocks]
         is_new = all(abs(config.columns - columns) > _NEAR * max(config.columns, columns) for columns in similar)
         is_good = not selected or cost <= _WORSE * selected[0][1]
         if is_new and is_good and len(similar) < _ALIKE and len(selected) < _MOST:
             selected.append((config, cost))
     return selected
+
+
+def variants(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
+    """List further ways with their costs: all tiles, and other chunks and bands of the cheapest candidates.
+
+    How much of a cache a core has to itself, and what waiting for another core takes, only a measurement tells.
+    """
+    layer = flatten(layer)
+    rows, varied = _rows_inside(layer), _all_tiles(layer, machine)
+    for config, _ in candidates(layer, machine)[:_VARIED]:
+        sources = DirectPlan(layer, config).sources
+        depths = {config.depth, max(1, config.depth // 2), min(sources, 2 * config.depth), sources}
+        for depth in sorted(depths if layer.groups == 1 else {config.depth}):
+            plan = DirectPlan(layer, replace(config, depth=depth))
+            if plan.chunks > 1 and plan.of_last < config.blocks:  # as in `_tilings`
+                continue
+            work = _work(plan, machine, rows)
+            bands = {_banded(plan, machine, rows)[0].bands, *(share * machine.cores for share in _SHARES)}
+            varied += [
+                (replace(plan.config, bands=count), _cost(work, count, machine))
+                for count in sorted(bands)
+                if count <= work.tiles
+            ]
+    return varied
+
+
+def _all_tiles(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
+    """Return every tile of a flattened layer with the bands that cost least, the cheapest first."""
+    rows = _rows_inside(layer)
+    banded = [_banded(DirectPlan(layer, config), machine, rows) for config in _tilings(layer, machine)]
+    return sorted(banded, key=lambda candidate: candidate[1])
+
+
+def _rows_inside(layer: Conv) -> float:
+    """Return how many rows of the filter are inside the image, on average."""
+    inside = [
+        0 <= row * layer.strides[0] + tap * layer.dilation[0] - layer.padding[0] < layer.data.height
+        for row in range(layer.out.height)
+        for tap in range(layer.kernel[0])
+    ]
+    return sum(inside) / layer.out.height
 
 
 def _tilings(layer: Conv, machine: Machine) -> Iterator[Config]:

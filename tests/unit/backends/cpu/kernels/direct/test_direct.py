@@ -203,6 +203,28 @@ def test_candidates(name, machine):
         assert config.columns * config.blocks < machine.registers
 
 
+@pytest.mark.parametrize("machine", [WIDE, MIDDLE, NARROW])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_variants(name, machine):
+    conv = layer(name, machine.lanes)
+    for config, cost in direct.variants(conv, machine):
+        plan = DirectPlan(conv_plan.flatten(conv), config)
+        assert cost > 0
+        assert config.columns * config.blocks < machine.registers
+        assert 1 <= config.depth <= plan.sources
+        assert 1 <= config.bands <= max(plan.tiles_of_image, 1)
+        assert plan.chunks == 1 or plan.of_last == config.blocks
+
+
+@pytest.mark.parametrize("name", ["deep", "two groups"])
+def test_result_of_variants(name):
+    conv = layer(name, WIDE.lanes, epilogue=(PostOp("relu"),))
+    listed = [config for config, _ in direct.configs(conv, WIDE)]
+    others = [config for config, _ in direct.variants(conv, WIDE) if config not in listed]
+    for config in (others[-1], max(others, key=lambda config: config.bands)):
+        cpu_kernels.check(direct, conv, WIDE, config)
+
+
 @pytest.mark.parametrize("cores", range(1, 17))
 @pytest.mark.parametrize(
     ("size", "inputs", "outputs", "taps"),
