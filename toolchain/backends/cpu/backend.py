@@ -14,6 +14,7 @@ from toolchain import architecture
 from toolchain.architecture import Isa
 from toolchain.backends.base import EXAMPLES, Backend, Choice, Templates
 from toolchain.backends.cpu import graph, kernels, schedule
+from toolchain.backends.cpu.graph import linear_order
 from toolchain.backends.cpu.graph.rewriting import fold_except_bytes
 from toolchain.backends.cpu.layers import Attention, Conv, Dense, Layer, Pool, from_json, task_of, to_json
 from toolchain.backends.cpu.machine import Machine, cpu_features, llvm_target, machine
@@ -169,7 +170,7 @@ class Cpu(Backend):
     def _in_kernels(self, module: tvm.IRModule, machine: Machine) -> tvm.IRModule:
         transform = relax.transform
         with self.host:
-            blocked = graph.insert_stand_ins(module, machine, self.without)
+            blocked = graph.insert_stand_ins(linear_order.reorder(module), machine, self.without)
             first = [transform.LegalizeOps(), transform.AnnotateTIROpPattern(), transform.FoldConstant()]
             fused = fusion.fuse(tvm.transform.Sequential(first)(blocked))
             rewritten: tvm.IRModule = transform.AttachAttrLayoutFreeBuffers()(fused)

@@ -184,6 +184,8 @@ def _banded(plan: DirectPlan, machine: Machine, rows: float) -> tuple[Config, fl
     tried: Iterable[int] = range(1, _FINEST + 1)
     if work.tiles <= _FINEST:
         tried = sorted({-(-work.tiles // size) for size in range(1, work.tiles + 1)})
+    if plan.small_bands:
+        tried = [plan.small_bands]
     cost, bands = min((_cost(work, bands, machine), bands) for bands in tried)
     return replace(plan.config, bands=bands), cost
 

@@ -13,6 +13,7 @@ turns.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,10 +23,14 @@ from toolchain.backends.cpu.layers import Activation, Conv
 
 Least = Callable[[Any, Any], Any]
 
+_FLOAT = 4  # bytes
 _ELEMENTS = 4  # lanes up to which a multiply-add with one element of a vector costs nothing more
 _FEW = 1024  # pixels
 _SIDE_BY_SIDE = 8  # blocks of a unit that still leave registers for columns
 _WASTE = 1.1  # times the blocks that are needed
+_LARGE = 4 << 20  # bytes of an image that are read from memory
+_NEAR = 64 << 10  # bytes of a band's data that stay in the second cache
+_LIGHT = 256 << 10  # bytes of all weights that stay there, too
 _TAPS = 8  # of a row of the filter, at most, that are worth holding in registers
 
 
@@ -141,6 +146,20 @@ class DirectPlan:
     def chunks(self) -> int:
         """Chunks that those are cut into."""
         return -(-self.sources // self.config.depth)
+
+    @property
+    def small_bands(self) -> int:
+        """How many bands an image has if all units pass over a band before the next; 0 if that is no use."""
+        data = self.layer.data
+        of_image = data.blocks * data.lanes * data.height * data.width * _FLOAT
+        if not self.is_whole or self.units == 1 or of_image < _LARGE or math.prod(self.packed) * _FLOAT > _LIGHT:
+            return 0
+        return min(-(-of_image // _NEAR), self.tiles_of_image)
+
+    @property
+    def is_by_band(self) -> bool:
+        """Whether all units pass over a band before the next."""
+        return 0 < self.small_bands <= self.config.bands
 
     @property
     def fetches(self) -> bool:

@@ -85,8 +85,9 @@ class DirectWriter:
         operations = self._layer.flops / (2 * self._lanes)
         with emit.shared(self._layer.out.batch * units * bands, operations) as work:
             # Groups of channels differ in work: there, each core gets some of all.
-            band = T.Bind(work % bands if plan.is_whole else work // units % bands)
-            unit = T.Bind(work // bands % units if plan.is_whole else work % units)
+            by_unit = plan.is_whole and not plan.is_by_band
+            band = T.Bind(work % bands if by_unit else work // units % bands)
+            unit = T.Bind(work // bands % units if by_unit else work % units)
             first, end = (T.Bind((band + more) * plan.tiles_of_image // bands) for more in (0, 1))
             image = T.Bind(work // (units * bands))
             with (

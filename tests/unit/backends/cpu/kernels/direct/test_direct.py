@@ -316,3 +316,29 @@ def test_a_part_is_no_other_task():
     assert direct.configs(number, WIDE) == direct.configs(conv, WIDE)
     assert isinstance(number.data, Activation)
     assert conv_cost.candidates(number, WIDE)[0][0] == default(conv, WIDE)
+
+
+# --- bands that all units pass over ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("channels", [32, 40])
+@pytest.mark.parametrize("kernel", [(1, 1), (3, 3)])
+def test_all_units_of_a_large_image_pass_over_a_band_before_the_next(channels, kernel, monkeypatch):
+    monkeypatch.setattr(conv_plan, "_LARGE", 0)
+    monkeypatch.setattr(conv_plan, "_NEAR", 1024)
+    padding = (1, 1, 1, 1) if kernel == (3, 3) else (0, 0, 0, 0)
+    conv = layer_of((2, 24, 9, 13), channels, kernel, NARROW.lanes, padding=padding, epilogue=(PostOp("relu"),))
+    config = Config(4, 2, 6, 1)
+    config = replace(config, bands=DirectPlan(conv_plan.flatten(conv), config).small_bands)
+    plan = DirectPlan(conv_plan.flatten(conv), config)
+    assert plan.is_by_band
+    assert default(conv, NARROW).bands == DirectPlan(conv_plan.flatten(conv), default(conv, NARROW)).small_bands > 1
+    cpu_kernels.check(direct, conv, NARROW, config)
+
+
+def test_bands_of_heavy_weights_stay_large():
+    """All weights would come from memory again for each band."""
+    light, heavy = (layer_of((1, 256, 128, 128), channels, (1, 1), 8) for channels in (256, 512))
+    assert DirectPlan(conv_plan.flatten(light), Config(6, 2, 32, 256)).is_by_band
+    assert not DirectPlan(conv_plan.flatten(light), Config(6, 2, 32, 2)).is_by_band
+    assert DirectPlan(conv_plan.flatten(heavy), Config(6, 2, 32, 256)).small_bands == 0
