@@ -32,6 +32,7 @@ from toolchain.backends.cpu.kernels.int8 import pool as int8_pool
 from toolchain.backends.cpu.kernels.sparse import conv as sparse
 from toolchain.backends.cpu.kernels.sparse import dense as sparse_dense
 from toolchain.backends.cpu.kernels.sparse.weights import example
+from toolchain.backends.cpu.kernels.winograd import row as winograd_row
 from toolchain.backends.cpu.layers import Conv, Dense, Layer, task_of, to_json
 from toolchain.backends.cpu.machine import Machine
 from toolchain.backends.cpu.numerics import with_nan
@@ -41,7 +42,7 @@ from toolchain.models.converters.sequence.recurrence import Recurrence
 _TEMPLATES: dict[str, ModuleType] = {
     module.NAME: module
     for module in (
-        *(direct, depthwise, winograd, dense, attention, recurrent, pool, elementwise),
+        *(direct, depthwise, winograd, winograd_row, dense, attention, recurrent, pool, elementwise),
         *(int8_conv, int8_depthwise, int8_pool, int8_elementwise),
         *(sparse, sparse_dense),
     )
@@ -91,7 +92,14 @@ class Candidate:
 
 def is_covered(layer: Layer, without: frozenset[str] = frozenset()) -> bool:
     """Whether some template can compute a layer, but for those that must not be used."""
-    return any(template.covers(layer) for name, template in _TEMPLATES.items() if name not in without)
+    return any(template.covers(layer) for template in _allowed(without))
+
+
+def _allowed(without: frozenset[str]) -> list[ModuleType]:
+    """List the templates but those that must not be used: without Winograd's, its sums along rows are none either."""
+    if winograd.NAME in without:
+        without |= {winograd_row.NAME}
+    return [template for name, template in _TEMPLATES.items() if name not in without]
 
 
 def candidates(layer: Layer, machine: Machine, *, without: frozenset[str] = frozenset()) -> list[Candidate]:
@@ -104,9 +112,10 @@ def candidates(layer: Layer, machine: Machine, *, without: frozenset[str] = froz
     # Candidates depend on the task alone, so that all layers of a task share their records.
     layer = task_of(layer)
     ranked = []
-    for name, template in _TEMPLATES.items():
-        if name not in without and template.covers(layer):
-            ranked += [Candidate(Choice(name, config), cost) for config, cost in template.configs(layer, machine)]
+    for template in _allowed(without):
+        if template.covers(layer):
+            choices = template.configs(layer, machine)
+            ranked += [Candidate(Choice(template.NAME, config), cost) for config, cost in choices]
     ranked.sort(key=lambda candidate: candidate.cost)
     if not ranked:
         return []

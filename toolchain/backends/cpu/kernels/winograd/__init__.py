@@ -14,7 +14,6 @@ Errors: see `winograd_algebra.ERRORS`.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from toolchain.backends.cpu.kernels import emit
 from toolchain.backends.cpu.kernels.emit import Argument, multiply_add, with_definitions
 from toolchain.backends.cpu.kernels.winograd import algebra
 from toolchain.backends.cpu.kernels.winograd import plan as winograd_plan
+from toolchain.backends.cpu.kernels.winograd.memory import Space, spaces
 from toolchain.backends.cpu.kernels.winograd.plan import STRIP, Config, WinogradPlan
 from toolchain.backends.cpu.layers import Conv, Layer
 from toolchain.backends.cpu.machine import Machine
@@ -84,43 +84,6 @@ def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
     return with_definitions(emit.kernel(arguments, body, {}), machine)
 
 
-@dataclass(frozen=True)
-class _Space:
-    """Part of a buffer.
-
-    Attributes:
-        buffer: The buffer.
-        start: Its first element.
-        lanes: Lanes of a vector.
-    """
-
-    buffer: Any
-    start: int
-    lanes: int
-
-    def vector(self, offset: Any) -> Any:
-        return T.Bind(self.buffer[emit.ramp(self.start + offset, self.lanes)])
-
-    def number(self, offset: Any) -> Any:
-        """Read one element into all lanes of a vector."""
-        return emit.splat(self.buffer[self.start + offset], self.lanes)
-
-    def store(self, value: Any, offset: Any) -> None:
-        T.buffer_store(self.buffer, value, [emit.ramp(self.start + offset, self.lanes)])
-
-
-def _spaces(lanes: int, *sizes: int) -> list[_Space]:
-    """Allocate memory for so many elements each.
-
-    TVM works out which elements of a buffer are used, for a second or more, and lets buffers share memory that are not
-    used at the same time. It does not look through a view: so that is used, and only once in each scope, which is the
-    function or the body of a parallel loop. A loop of one iteration is no scope.
-    """
-    starts = [0, *itertools.accumulate(-(-size * 4 // emit.LINE) * emit.LINE // 4 for size in sizes)]
-    memory = T.decl_buffer((starts[-1],), "float32", data=T.alloc_buffer((starts[-1],), "float32").data)
-    return [_Space(memory, start, lanes) for start in starts[:-1]]
-
-
 @contextmanager
 def _only_if(condition: Any) -> Iterator[None]:
     with T.If(condition), T.Then():
@@ -165,7 +128,7 @@ class _WinogradWriter:
         plan = self._plan
         with emit.shared(plan.chunks, self._cost) as chunk:
             sizes = plan.transformed_size, plan.columns_size, plan.halves_size, plan.products_size
-            transformed, columns, halves, products = _spaces(self._lanes, *sizes)
+            transformed, columns, halves, products = spaces(self._lanes, *sizes)
             with T.serial(0, self._layer.data.blocks) as block:
                 self._transform_inputs(chunk, block, transformed, 0, columns)
             with T.serial(0, plan.groups) as group:
@@ -175,14 +138,14 @@ class _WinogradWriter:
         plan, blocks, shares = self._plan, self._layer.data.blocks, self._plan.shares(self._cores)
         size = plan.transformed_size
         # All inputs are transformed before any product: the cores meet once in between.
-        (transformed,) = _spaces(self._lanes, plan.chunks * size)
+        (transformed,) = spaces(self._lanes, plan.chunks * size)
         with T.parallel(0, plan.chunks * shares) as work:
-            (columns,) = _spaces(self._lanes, plan.columns_size)
+            (columns,) = spaces(self._lanes, plan.columns_size)
             chunk, share = T.Bind(work // shares), T.Bind(work % shares)
             with T.serial(T.Bind(share * blocks // shares), T.Bind((share + 1) * blocks // shares)) as block:
                 self._transform_inputs(chunk, block, transformed, T.Bind(chunk * size), columns)
         with T.parallel(0, plan.chunks * plan.groups) as work:
-            halves, products = _spaces(self._lanes, plan.halves_size, plan.products_size)
+            halves, products = spaces(self._lanes, plan.halves_size, plan.products_size)
             chunk, group = T.Bind(work % plan.chunks), T.Bind(work // plan.chunks)
             self._group(chunk, group, transformed, T.Bind(chunk * size), halves, products)
 
@@ -209,7 +172,7 @@ class _WinogradWriter:
 
     # --- inputs ------------------------------------------------------------------------------------------------
 
-    def _transform_inputs(self, chunk: Any, block: Any, transformed: _Space, base: Any, columns: _Space) -> None:
+    def _transform_inputs(self, chunk: Any, block: Any, transformed: Space, base: Any, columns: Space) -> None:
         """Transform the inputs of a chunk and a block of channels."""
         plan, side = self._plan, self._plan.side
         with self._strips(chunk) as strip:
@@ -222,7 +185,7 @@ class _WinogradWriter:
                     for column, value in enumerate(algebra.inputs(vectors, self._lanes)):
                         transformed.store(value, offset + (column * side + row) * plan.input_line)
 
-    def _transform_columns(self, block: Any, strip: _Strip, columns: _Space) -> None:
+    def _transform_columns(self, block: Any, strip: _Strip, columns: Space) -> None:
         """Transform the columns of a strip; those outside the image become zero."""
         data, (top, before, *_) = self._layer.data, self._layer.padding
         first = T.Bind(strip.column * self._tile - before)
@@ -246,7 +209,7 @@ class _WinogradWriter:
                     ]
                     self._store_column(columns, column, algebra.inputs(vectors, self._lanes))
 
-    def _store_column(self, columns: _Space, column: Any, values: Sequence[Any]) -> None:
+    def _store_column(self, columns: Space, column: Any, values: Sequence[Any]) -> None:
         for row, value in enumerate(values):
             columns.store(value, (column * self._plan.side + row) * self._lanes)
 
@@ -264,7 +227,7 @@ class _WinogradWriter:
 
     # --- products ----------------------------------------------------------------------------------------------
 
-    def _group(self, chunk: Any, group: Any, transformed: _Space, base: Any, halves: _Space, products: _Space) -> None:
+    def _group(self, chunk: Any, group: Any, transformed: Space, base: Any, halves: Space, products: Space) -> None:
         """Multiply the inputs of a chunk with the weights of a group of output blocks, and write the results."""
         plan, side = self._plan, self._plan.side
         with T.serial(0, side) as column:
@@ -278,7 +241,7 @@ class _WinogradWriter:
         self._transform_outputs(chunk, group, halves)
 
     def _products(  # noqa: PLR0913, PLR0917 - a product has that many coordinates
-        self, component: Any, row: Any, pass_number: Any, group: Any, transformed: _Space, base: Any, products: _Space
+        self, component: Any, row: Any, pass_number: Any, group: Any, transformed: Space, base: Any, products: Space
     ) -> None:
         """Multiply one component: `tiles` tiles of a chunk with a group of output blocks."""
         plan, config, lanes, data = self._plan, self._plan.config, self._lanes, self._layer.data
@@ -337,7 +300,7 @@ class _WinogradWriter:
 
     # --- results -----------------------------------------------------------------------------------------------
 
-    def _transform_outputs(self, chunk: Any, group: Any, halves: _Space) -> None:
+    def _transform_outputs(self, chunk: Any, group: Any, halves: Space) -> None:
         """Transform products whose columns are done to results, and store them."""
         plan, out, tile = self._plan, self._layer.out, self._tile
         complete = out.height % tile == 0
@@ -350,7 +313,7 @@ class _WinogradWriter:
                 ) * self._lanes
                 self._store_row(halves, T.Bind(start), block, strip, T.Bind(strip.column + offset), row)
 
-    def _store_row(self, halves: _Space, start: Any, block: Any, strip: _Strip, across: Any, row: Any) -> None:
+    def _store_row(self, halves: Space, start: Any, block: Any, strip: _Strip, across: Any, row: Any) -> None:
         plan, tile, lanes = self._plan, self._tile, self._lanes
         # Columns of the last tile of a row that are inside the result.
         last = self._layer.out.width - (plan.across - 1) * tile
