@@ -189,7 +189,9 @@ def _notes(board: Board, chosen: CpuTarget, probed: DeviceProbe) -> tuple[str, .
         notes.append(f"board {board.name} has {kinds}: a model runs with {used}")
     elif len(probed.clusters) > 1:
         first = probed.clusters[0]
-        notes.append(f"--threads {first.count} keeps a model to its {first.count} {first.name}, or `threads` in a board file")
+        notes.append(
+            f"--threads {first.count} keeps a model to its {first.count} {first.name}, or `threads` in a board file"
+        )
     return tuple(notes)
 
 
