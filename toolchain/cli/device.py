@@ -265,8 +265,6 @@ class RateOptions:
         )
         if rate.for_s < rate.period_s:
             raise InputError("--for is shorter than --period: there would be one run", hint="write a longer --for")
-        if rate.deadline_s < rate.period_s:
-            raise InputError("--deadline is shorter than --period", hint="leave --deadline out, or shorten --period")
         return rate
 
 
