@@ -307,7 +307,6 @@ _CASES = [
     ("a period of a day", "bench --period 24h", 2, r"not in the range"),
     ("a rate for a week", "bench --period 1s --for 168h", 2, r"not in the range"),
     ("a rate for less than a run", "bench --period 1s --for 33ms", 2, r"--for is shorter than --period"),
-    ("a deadline before the next run", "bench --period 33ms --deadline 20ms", 2, r"--deadline is shorter than"),
     ("a load without a rate", "bench --load cpu", 2, r"--load needs --period"),
     ("a real-time priority without a rate", "bench --fifo", 2, r"--fifo needs --period"),
     ("a load of another kind", "bench --period 33ms --load gpu", 2, r"'gpu' is not one of"),
