@@ -67,8 +67,9 @@ class DeployOptions:
         if self.output and built and Path(source).is_dir():
             raise InputError("-o keeps a new bundle, but this is already a bundle", hint="leave -o out")
         self.registry.check(source)
-        if self.model.dims and built:
-            raise InputError("--dim is for models, but this one is already built", hint="leave --dim out")
+        fixing = {"--shape": self.model.shapes, "--dim": self.model.dims, "--fix": self.model.fixed}
+        if built and (unused := [name for name, values in fixing.items() if values]):
+            raise InputError(f"{unused[0]} is for models, but this one is already built", hint=f"leave {unused[0]} out")
         if self.unchecked and not built:
             raise InputError(
                 "--unchecked is only for packages: a model is built with its reference outputs",
