@@ -168,6 +168,22 @@ class InInt8:
         return [f"in int8, {near} {self.against}{top}, with {self.samples} {kind}inputs"]
 
 
+_Share = Annotated[float, Field(ge=0, le=1)]
+
+
+@dataclass(frozen=True)
+class Sparse:
+    """The zeros in the weights of a network that has kernels which leave some of them out."""
+
+    kernels: _Positive  # how many of its kernels do
+    zeros: _Share  # of the weights of all convolutions and fully connected layers
+    blocks: Annotated[Mapping[str, _Share], FEW_KEYS]  # share of blocks that are zero, by their shape, such as `8x1`
+
+    def __str__(self) -> str:
+        blocks = ", ".join(f"{share:.0%} of {block}" for block, share in self.blocks.items())
+        return f"{self.kernels} kernel(s) leave out zeros: {self.zeros:.0%} of the weights; of the blocks {blocks}"
+
+
 @dataclass(frozen=True)
 class Manifest:
     """Everything that someone has to know about a bundle to run it, and to make it again."""
@@ -199,11 +215,12 @@ class Manifest:
     half: InHalf | None = None  # how far half precision is from the reference; None where the board computes in single
     # how near a network that was made int8 for the board is to the user's own; None where it was not
     int8: InInt8 | None = None
+    sparse: Sparse | None = None  # the zeros in its weights; None where no kernel leaves any out
 
     def encoded(self) -> bytes:
         """Return the manifest as the bytes of manifest.json."""
         document = asdict(self)
-        for name in ("reference", "records", "modelled", "half", "int8"):
+        for name in ("reference", "records", "modelled", "half", "int8", "sparse"):
             if document[name] is None:
                 del document[name]
         if self.records is not None and not self.records.modelled:  # bundles of before there were models are the same

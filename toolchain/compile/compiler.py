@@ -16,17 +16,17 @@ from tvm.target import codegen
 
 import toolchain
 from toolchain import bundle, files, interrupts, tensors, versions
-from toolchain.backends.base import EXACT, NODES, OPERATIONS, Backend
+from toolchain.backends.base import EXACT, NODES, OPERATIONS, SPARSE, Backend
 from toolchain.board import Board
 from toolchain.bundle import Bundle, Reference, inventories
-from toolchain.bundle.manifest import LARGEST_GRAPH, HalfOutput, InHalf, InInt8, Manifest, Modelled, Tuned
+from toolchain.bundle.manifest import LARGEST_GRAPH, HalfOutput, InHalf, InInt8, Manifest, Modelled, Sparse, Tuned
 from toolchain.compile import applicable_records, executable, prepare
 from toolchain.compile.applicable_records import RecordSources
 from toolchain.compile.executable import ENTRY, Compiled, lift_constants
 from toolchain.compile.nodes import nodes_by_call
 from toolchain.compile.request import BuildRequest, precision_options
 from toolchain.errors import BuildError, InputError, VerificationError
-from toolchain.models import importer, origins, source
+from toolchain.models import importer, origins, source, sparsity
 from toolchain.models.importer import ImportedModel
 from toolchain.native import cross, elf
 from toolchain.native.cross import Cross
@@ -315,7 +315,17 @@ def _manifest(work: _Compilation, staging: Path) -> Manifest:
         modelled=work.modelled,
         half=work.half,
         int8=work.int8,
+        sparse=_sparse(work),
     )
+
+
+def _sparse(work: _Compilation) -> Sparse | None:
+    """Count the kernels that leave out zero weights, and the zeros; None if there are no such kernels."""
+    kernels = sum(str(name.name_hint).startswith(SPARSE) for name, _ in work.compiled.module.functions_items())
+    measured = sparsity.measure(work.imported.source.proto.graph) if kernels else None
+    if measured is None:
+        return None
+    return Sparse(kernels, round(measured.zeros, 4), {name: round(share, 4) for name, share in measured.blocks.items()})
 
 
 def compare_in_half(

@@ -60,6 +60,7 @@ def bench_current(source: inputs.Source, device: ConnectedDevice, settings: Sett
         modelled=manifest.modelled,
         half=manifest.half,
         int8=manifest.int8,
+        sparse=manifest.sparse,
         unchecked=store.releases.is_unchecked(digest),
         waited=store.waited,
     )

@@ -60,6 +60,7 @@ class Built:
             ("target", ", ".join(f"{name} {value}" for name, value in manifest.target.items())),
             ("kernels with tuning records", f"{records.tuned} of {records.tasks}" if records.tasks else ""),
             ("their times are modelled", records.modelled and f"{records.modelled}: no board has confirmed them"),
+            ("sparse", str(manifest.sparse or "")),
             ("made by", manifest.command),
         ]
         sections = [Section("The bundle", [Facts(facts)])]

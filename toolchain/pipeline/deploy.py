@@ -118,6 +118,7 @@ def deploy_bundle(
         modelled=manifest.modelled,
         half=manifest.half,
         int8=manifest.int8,
+        sparse=manifest.sparse,
         application=deployment.application,
         fidelity=deployment.fidelity,
         unchecked=deployment.difference is None,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from toolchain.bundle.manifest import InHalf, InInt8, Modelled
+from toolchain.bundle.manifest import InHalf, InInt8, Modelled, Sparse
 from toolchain.device.application import Started
 from toolchain.device.bench import Measurement
 from toolchain.device.energy import Energy
@@ -52,6 +52,7 @@ class Report:
     # Difference of half precision from the reference, computed by the machine that built the bundle
     half: InHalf | None = None
     int8: InInt8 | None = None  # difference of a quantized network from the user's own, computed by that machine
+    sparse: Sparse | None = None  # the zeros in the weights, where kernels leave them out
     board_reason: str = ""  # why a probe of the device chose this board type; empty if the user named it
     can_roll_back: bool = False  # whether the device keeps an earlier release
 
@@ -89,6 +90,7 @@ class Report:
             "modelled": modelled,
             "half_precision": asdict(self.half) if self.half else None,
             "int8": asdict(self.int8) if self.int8 else None,
+            "sparse": asdict(self.sparse) if self.sparse else None,
             "threads": measured.run.threads,
             "load_ms": measured.run.load_ms,
             "peak_rss_kib": measured.run.peak_rss_kib,

@@ -273,3 +273,17 @@ def test_what_the_cpu_computes_takes_no_modelled_cycles_and_is_named(tmp_path):
     told = []
     assert build(qdq_nets.two_convolutions(), VTA, tmp_path, progress=told.append).manifest.modelled is None
     assert [line for line in told if line.startswith("the CPU computes convolution 1: 1x16x6x6, ")]
+
+
+def test_the_manifest_counts_kernels_that_leave_out_zeros(native, tmp_path):
+    stream = np.random.default_rng(0)
+    weights = stream.standard_normal((256, 256), np.float32)
+    nodes = [nets.node("MatMul", ["x", "w"], ["y"])]
+    ends = [nets.value("x", (16, 256))], [nets.value("y", (16, 256))]
+    dense = build(nets.model(nodes, *ends, {"w": weights}), native, tmp_path)
+    assert dense.manifest.sparse is None
+    weights.reshape(256, 16, 16)[stream.random((256, 16)) < 0.9] = 0  # blocks of 16 outputs of an input
+    found = build(nets.model(nodes, *ends, {"w": weights}), native, tmp_path).manifest.sparse
+    assert found.kernels == 1
+    assert found.zeros == pytest.approx(0.9, abs=0.02)
+    assert all(share == pytest.approx(0.9, abs=0.02) for share in found.blocks.values())

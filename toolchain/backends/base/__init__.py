@@ -107,6 +107,9 @@ CHOICE = "toolchain.choice"
 EXAMPLES = "toolchain.examples"
 """Arguments of a template's kernel, by number, that cannot be random numbers when it is measured."""
 
+SPARSE = "sparse_"
+"""How the names of kernels begin that leave out zero weights."""
+
 OPERATIONS = "toolchain.operations"
 """A kernel that no template computes, in a bundle's graph: its arithmetic operations, as text."""
 

@@ -99,6 +99,7 @@ def _result(report: Report) -> list[tuple[str, str]]:
         ("energy", _energy_text(report.energy)),
         ("copied", run.copies.text if run.copies else ""),
         *(("when built", line) for change in (report.half, report.int8) if change for line in change.lines()),
+        ("sparse", str(report.sparse or "")),
         ("transfer", f"{sent}, {transfer.blobs_sent} blob(s) new, {transfer.blobs_skipped} already there"),
         ("signed", _signed_text(report.verified)),
         ("application", _application_text(report.application)),

@@ -13,7 +13,7 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
-from toolchain.backends.base import EXACT
+from toolchain.backends.base import EXACT, SPARSE
 from toolchain.backends.cpu import kernels as templates
 from toolchain.backends.cpu.graph import attention
 from toolchain.backends.cpu.graph.match import plan_items
@@ -137,7 +137,7 @@ class _KernelEmitter:
             choice = self._choose(layer)
             function = templates.kernel(layer, self._machine, choice)
             # The names are in graph.txt and in profiles.
-            prefix = "sparse_" if choice.template.startswith("sparse") else ""
+            prefix = SPARSE if choice.template.startswith("sparse") else ""
             variable = self._builder.add_func(as_opaque(function, {}), prefix + name(layer))
             self._made[exact] = variable, layer, choice
         return self._made[exact]
