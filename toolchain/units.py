@@ -7,6 +7,7 @@ import re
 _FOUR_DIGITS = 1000.0
 _MIN_MS = 0.01
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_SIZE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)([KMG]?)(?:i?B)?", re.IGNORECASE)
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(us|ms|s|m|h)")
 
 
@@ -34,3 +35,16 @@ def parse_duration(text: str) -> float:
     if not match:
         raise ValueError(f"{text!r} is not a time with a unit (us, ms, s, m or h), such as 33ms or 10m")
     return round(float(match[1]) * _SECONDS[match[2]], 9)  # 100us is 0.0001 s, not a bit less
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes of a size, such as `64M`, `1.5G`, `500KiB` or `65536`; units are powers of 1024.
+
+    Raises:
+        ValueError: It is not of that form, or 0.
+    """
+    match = _SIZE.fullmatch(text)
+    size = int(float(match[1]) * 1024 ** " KMG".index(match[2].upper() or " ")) if match else 0
+    if not size:
+        raise ValueError(f"{text!r} is not a size, such as 64M or 1.5G")
+    return size

@@ -199,6 +199,7 @@ toolchain build mlp --board rpi4 --without all -o old && toolchain package old -
             ),
         ),
     ],
+    "docs/memory.md": [("toolchain build resnet-18 --max-ram 128M", Run(DENSE | {"resnet-18": "mlp"}))],
     "docs/mali-checklist.md": [("make survey", Shown(MALI))],
     "docs/mali.md": [
         ("toolchain deploy mobilenet", Shown(MALI)),

@@ -43,3 +43,16 @@ def test_times_with_a_unit_are_read(text, seconds):
 def test_other_times_are_refused(text):
     with pytest.raises(ValueError, match="is not a time with a unit"):
         units.parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("64M", 64 << 20), ("1.5G", 3 << 29), ("500KiB", 500 << 10), ("2mb", 2 << 20), ("65536", 65536)]
+)
+def test_a_size(text, size):
+    assert units.parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "M", "-1M", "1T", "64 M", "1e3", "0", "0.1", "1" * 13, "1MM"])
+def test_no_size(text):
+    with pytest.raises(ValueError, match="is not a size, such as 64M"):
+        units.parse_size(text)

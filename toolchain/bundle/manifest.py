@@ -215,12 +215,13 @@ class Manifest:
     half: InHalf | None = None  # how far half precision is from the reference; None where the board computes in single
     # how near a network that was made int8 for the board is to the user's own; None where it was not
     int8: InInt8 | None = None
+    activations: _Count | None = None  # bytes that activations and outputs take; None where they are not planned
     sparse: Sparse | None = None  # the zeros in its weights; None where no kernel leaves any out
 
     def encoded(self) -> bytes:
         """Return the manifest as the bytes of manifest.json."""
         document = asdict(self)
-        for name in ("reference", "records", "modelled", "half", "int8", "sparse"):
+        for name in ("reference", "records", "modelled", "half", "int8", "activations", "sparse"):
             if document[name] is None:
                 del document[name]
         if self.records is not None and not self.records.modelled:  # bundles of before there were models are the same

@@ -15,7 +15,7 @@ from toolchain.cli.console import Result
 from toolchain.cli.gathering import option, record, single
 from toolchain.cli.reports import JSON, JSON_OPTION, JSON_SETTINGS, JUNIT, PAGE, write_reports
 from toolchain.errors import InputError, did_you_mean
-from toolchain.units import duration, parse_duration
+from toolchain.units import duration, parse_duration, parse_size
 
 if TYPE_CHECKING:
     from toolchain.board import Board
@@ -63,6 +63,19 @@ class Duration(click.ParamType[float]):
             limits = f"{duration(self._least_s * 1e3)} to {self._longest_s:g} s"
             self.fail(f"{value!r} is not in the range from {limits}.", param, ctx)
         return float(seconds)
+
+
+class Size(click.ParamType[int]):
+    """A size in bytes, as a number with a binary unit or none."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the bytes."""
+        try:
+            return value if isinstance(value, int) else parse_size(value)
+        except ValueError as fault:
+            self.fail(f"{fault}.", param, ctx)
 
 
 # --- the model and its inputs ------------------------------------------------------------------------------------
@@ -236,6 +249,12 @@ class CompileOptions:
     modelled: bool = option(
         "--modelled", is_flag=True, help="Apply records of `tune --modelled`, instead of those of a real board."
     )
+    max_ram: int | None = option(
+        "--max-ram",
+        metavar="SIZE",
+        type=Size(),
+        help="Fail if a process that runs the model needs more memory, such as 64M, as planned.",
+    )
     kernels: KernelOptions = record(KernelOptions)
 
     def request(
@@ -281,6 +300,7 @@ class CompileOptions:
             modelled=self.modelled,
             without=self.kernels.excluded_templates(board),
             threads=threads or 0,
+            max_memory=self.max_ram or 0,
         )
         if self.modelled and not request.modelled_as:
             raise InputError(f"there are no modelled records for board {board.name}", hint="leave --modelled out")

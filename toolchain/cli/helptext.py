@@ -28,7 +28,7 @@ _SUBJECTS = {
     " --prune --no-compare",
     TRIALS: "--number --repeat --min-repeat-ms --cooldown --cache-flush --timeout --build-timeout",
     COMPILATION: "--toolchain --records --no-records --emulated --modelled --without --no-winograd --float16"
-    " --half-sums --gpu --cl-option --cost",
+    " --half-sums --gpu --cl-option --cost --max-ram",
     VERIFICATION: "--tolerance --samples --unchecked",
     MEASUREMENT: "--budget --rounds --round-ms --runs --threads --no-pin --energy --against",
     BUILDERS: "--builders --builders-ca --builders-cert --builders-key --builders-plain",

@@ -18,7 +18,7 @@ import toolchain
 from toolchain import bundle, files, interrupts, tensors, versions
 from toolchain.backends.base import EXACT, NODES, OPERATIONS, SPARSE, Backend
 from toolchain.board import Board
-from toolchain.bundle import Bundle, Reference, inventories
+from toolchain.bundle import Bundle, Reference, inventories, memory
 from toolchain.bundle.manifest import LARGEST_GRAPH, HalfOutput, InHalf, InInt8, Manifest, Modelled, Sparse, Tuned
 from toolchain.compile import applicable_records, executable, prepare
 from toolchain.compile.applicable_records import RecordSources
@@ -36,6 +36,7 @@ from toolchain.records.metaschedule import target_table
 from toolchain.records.tasks import called, layer_of
 from toolchain.tensors import Tensors
 
+_LISTED_WEIGHTS = 3
 _MAX_OPERATIONS = 1e18  # `bundle.kernels` reads numbers of up to 18 digits
 
 
@@ -95,6 +96,11 @@ def build(
         InputError: The folder holds something else than a bundle.
     """
     backend, name = request.backend, imported.source.name
+    if request.max_memory and backend.target.kind.name != "llvm":
+        raise InputError(
+            f"memory is not planned for board {request.board.name}, whose kernels run on another device",
+            hint="leave --max-ram out",
+        )
     scheduled = _schedule(imported, request, records or RecordSources())
     for remark in backend.remarks(scheduled.module):
         request.progress(remark)
@@ -107,10 +113,11 @@ def build(
     work = _Compilation(imported, request, driver, scheduled.applied, compiled, modelled, half, int8)
     # All files are written aside, and replace an earlier bundle in one step: a failed build leaves it as it is.
     with bundle.replacing(folder) as staging:
-        _write(work, staging)
+        activations = _write(work, staging)
         if reference is not None:
             reference.save(staging)
-        manifest = _manifest(work, staging)  # last, since it has the digests of the other files
+        manifest = _manifest(work, staging, activations)  # last, since it has the digests of the other files
+        _check_memory(manifest, work)
         files.write_atomic(staging / bundle.MANIFEST, manifest.encoded())
         inventories.save(staging, manifest)
     return bundle.load(folder)
@@ -209,15 +216,16 @@ def reproducible_text(script: str) -> str:
     return header + "".join(map(renumber, functions))
 
 
-def _write(work: _Compilation, staging: Path) -> None:
-    """Write the files that the manifest lists."""
+def _write(work: _Compilation, staging: Path) -> int | None:
+    """Write the files that the manifest lists; return the bytes of activations, if they are known."""
     graph = _graph(work)
-    _write_library(work, staging / bundle.LIBRARY)
+    activations = _write_library(work, staging / bundle.LIBRARY)
     files.write_atomic(staging / bundle.GRAPH, _graph_json(graph))
     files.write_atomic(staging / bundle.GRAPH_TEXT, reproducible_text(graph.script()).encode())
     files.write_atomic(staging / bundle.PARAMS, tensors.encode_aligned(work.compiled.params))
     if work.applied.tuned:
         files.write_atomic(staging / bundle.RECORDS, work.applied.records)
+    return activations
 
 
 def _graph(work: _Compilation) -> tvm.IRModule:
@@ -272,7 +280,7 @@ def _compile_errors(name: str) -> Iterator[None]:
     interrupts.check()  # a Ctrl-C may have been lost in a callback of compiled code
 
 
-def _write_library(work: _Compilation, path: Path) -> None:
+def _write_library(work: _Compilation, path: Path) -> int | None:
     def link(output: str, objects: Sequence[str], **_: Any) -> None:
         work.driver.link(Path(output), [Path(item) for item in objects])
 
@@ -280,10 +288,11 @@ def _write_library(work: _Compilation, path: Path) -> None:
     with _compile_errors(name):
         machine_code = executable.compile_module(work.compiled.module, work.request.backend.target)
     with _compile_errors(name):
-        machine_code.export_library(str(path), fcompile=link)
+        machine_code.executable.export_library(str(path), fcompile=link)
+    return machine_code.activations
 
 
-def _manifest(work: _Compilation, staging: Path) -> Manifest:
+def _manifest(work: _Compilation, staging: Path, activations: int | None) -> Manifest:
     board, backend, source, applied = work.request.board, work.request.backend, work.imported.source, work.applied
     tuned = Tuned()
     if applied.tuned or applied.shipped:
@@ -315,7 +324,24 @@ def _manifest(work: _Compilation, staging: Path) -> Manifest:
         modelled=work.modelled,
         half=work.half,
         int8=work.int8,
+        activations=activations,
         sparse=_sparse(work),
+    )
+
+
+def _check_memory(manifest: Manifest, work: _Compilation) -> None:
+    planned, limit = memory.planned(manifest), work.request.max_memory
+    if not limit or (planned and planned.peak <= limit):
+        return
+    if planned is None:
+        raise BuildError(f"the memory of {manifest.name} depends on its data", hint="leave --max-ram out")
+    largest = sorted(work.compiled.params.values(), key=lambda array: -array.nbytes)[:_LISTED_WEIGHTS]
+    weights = ", ".join(f"{'x'.join(map(str, array.shape))} {memory.mib(array.nbytes)}" for array in largest)
+    smallest = -(-planned.peak // (1 << 20))
+    raise BuildError(
+        f"{manifest.name} needs {memory.mib(planned.peak)} of memory, and --max-ram allows {memory.mib(limit)}",
+        details=f"{planned}\nlargest weights as packed: {weights}",
+        hint=f"--max-ram {smallest}M is enough; --no-winograd packs the weights of 3x3 convolutions in their own size",
     )
 
 

@@ -7,6 +7,7 @@ TVM compiles all kernels of a network as one module, on one core. The steps here
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -72,22 +73,46 @@ class _ConstantLifter(relax.PyExprMutator):  # type: ignore[misc]
         return variable
 
 
-def compile_module(module: tvm.IRModule, target: tvm.target.Target) -> VMExecutable:
-    """Return the executable of a module, ready to be exported.
+@dataclass(frozen=True)
+class MachineCode:
+    """An executable, ready to be exported, and the bytes that it allocates for activations; None if that is unknown."""
+
+    executable: VMExecutable
+    activations: int | None
+
+
+def compile_module(module: tvm.IRModule, target: tvm.target.Target) -> MachineCode:
+    """Compile a module.
 
     Args:
         module: Relax functions and scheduled kernels.
         target: What code is generated for. With a device beside the processor, there is one part.
     """
     if target.kind.name != "llvm":
-        return tvm.compile(module, target=target)
+        return MachineCode(tvm.compile(module, target=target), None)
     with target:
         lowered = relax.get_pipeline("default")(module)
     builder = relax.ExecBuilder()  # collects the bytecode; the kernels are compiled below
     # Private upstream, but there is no other way in between its two steps.
     kernels = vm_build._filter_tir(vm_build._vmcodegen(builder, lowered, "bytecode"))  # noqa: SLF001
     first, *others = _libraries(kernels, target) or [None]
-    return VMExecutable(vm_build._ffi_api.VMLink(builder, target, first, others, {}))  # noqa: SLF001
+    linked = VMExecutable(vm_build._ffi_api.VMLink(builder, target, first, others, {}))  # noqa: SLF001
+    return MachineCode(linked, _planned_bytes(lowered))
+
+
+def _planned_bytes(lowered: tvm.IRModule) -> int | None:
+    """Return the bytes of all storage that `main` allocates; None if a size depends on the data."""
+    sizes: list[int | None] = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, relax.Call) and getattr(node.op, "name", "") == "relax.vm.alloc_storage":
+            shape = node.args[0].values if isinstance(node.args[0], relax.ShapeExpr) else []
+            is_known = len(shape) > 0 and all(isinstance(size, tvm.tirx.IntImm) for size in shape)
+            sizes.append(math.prod(int(size) for size in shape) if is_known else None)
+
+    relax.analysis.post_order_visit(lowered[ENTRY], visit)
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None
 
 
 def _libraries(kernels: tvm.IRModule | None, target: tvm.target.Target) -> list[Any]:

@@ -33,6 +33,7 @@ class BuildRequest:
     modelled: bool = False  # whether the records of the board's cost model are applied, instead of either
     without: tuple[str, ...] = ()  # names of templates that must not be used
     threads: int = 0  # number of threads for which records are applied; 0 for the number in the board file
+    max_memory: int = 0  # bytes that a process which runs the network may take; 0 for any number
 
     @cached_property
     def backend(self) -> Backend:

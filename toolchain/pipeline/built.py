@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from toolchain.bundle import Bundle
+from toolchain.bundle import Bundle, memory
 from toolchain.bundle.manifest import InHalf, Tuned
 from toolchain.errors import ToolchainError, VerificationError
 from toolchain.progress import size_text
@@ -26,6 +26,8 @@ class Built:
     def document(self) -> dict[str, Any]:
         bundle = self.bundle
         document = {"folder": str(bundle.folder), "digest": f"sha256:{bundle.digest}", "manifest": bundle.manifest}
+        if planned := memory.planned(bundle.manifest):
+            document["memory"] = {**asdict(planned), "peak": planned.peak}
         return document if self.costs is None else {**document, "costs": self.costs.document()}
 
     def render_text(self) -> str | list[str | Table]:
@@ -33,7 +35,8 @@ class Built:
         source = ", by modelled tuning records" if records and records.modelled else ""
         line = f"{self.bundle.folder}: {self._title}, sha256:{self.bundle.digest}{source}"
         half = self.bundle.manifest.half
-        lines: list[str | Table] = [line, *(half.lines() if half else ())]
+        planned = memory.planned(self.bundle.manifest)
+        lines: list[str | Table] = [line, *([f"memory: {planned}"] if planned else []), *(half.lines() if half else ())]
         lines += ["", *self.costs.shown()] if self.costs else []
         return line if len(lines) == 1 else lines
 
@@ -60,6 +63,7 @@ class Built:
             ("target", ", ".join(f"{name} {value}" for name, value in manifest.target.items())),
             ("kernels with tuning records", f"{records.tuned} of {records.tasks}" if records.tasks else ""),
             ("their times are modelled", records.modelled and f"{records.modelled}: no board has confirmed them"),
+            ("memory, planned", str(memory.planned(manifest) or "")),
             ("sparse", str(manifest.sparse or "")),
             ("made by", manifest.command),
         ]

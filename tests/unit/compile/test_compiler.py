@@ -19,6 +19,7 @@ from toolchain.backends.cpu.backend import Cpu
 from toolchain.backends.vta.backend import Vta
 from toolchain.backends.vta.codegen.layers import is_layer
 from toolchain.board import Target
+from toolchain.bundle import memory
 from toolchain.compile import compiler, prepare
 from toolchain.compile.applicable_records import RecordSources
 from toolchain.compile.request import BuildRequest
@@ -287,3 +288,30 @@ def test_the_manifest_counts_kernels_that_leave_out_zeros(native, tmp_path):
     assert found.kernels == 1
     assert found.zeros == pytest.approx(0.9, abs=0.02)
     assert all(share == pytest.approx(0.9, abs=0.02) for share in found.blocks.values())
+
+
+def test_a_limit_of_memory(native, tmp_path):
+    """Weights and activations of one convolution: 64 channels of 32x32 pixels in and out."""
+    proto = one_convolution(64, 32)
+    found = build(proto, native, tmp_path)
+    assert found.manifest.activations >= 64 * 32 * 32 * 4
+    planned = memory.planned(found.manifest)
+    assert planned.weights == (found.folder / bundle.PARAMS).stat().st_size
+    assert build(proto, native, tmp_path, max_memory=planned.peak).digest == found.digest
+    with pytest.raises(BuildError, match=r"needs [\d.]+ MiB of memory, and --max-ram allows") as caught:
+        build(proto, native, tmp_path, max_memory=planned.peak - 1)
+    assert "largest weights as packed: " in caught.value.details
+    assert "is enough" in caught.value.hint
+    assert bundle.load(found.folder).digest == found.digest
+
+
+def test_memory_of_another_device_is_not_planned(tmp_path):
+    with pytest.raises(InputError, match="memory is not planned for board rk3399"):
+        build(one_convolution(8, 8), board.load("rk3399").resolved(), tmp_path, max_memory=1 << 30)
+
+
+def one_convolution(channels, side):
+    weights = np.random.default_rng(0).standard_normal((channels, channels, 3, 3), np.float32)
+    nodes = [nets.node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])]
+    shape = (1, channels, side, side)
+    return nets.model(nodes, [nets.value("x", shape)], [nets.value("y", shape)], {"w": weights})

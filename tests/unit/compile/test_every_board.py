@@ -48,7 +48,7 @@ def models(tmp_path_factory) -> dict[str, str]:
 def assembly(model: str, board: Board) -> str:
     request = BuildRequest(Model(model), board, tuned=False)
     module = executable.lift_constants(compiler.schedule(request)).module
-    built = executable.compile_module(module, request.backend.target)
+    built = executable.compile_module(module, request.backend.target).executable
     return "".join(part.inspect_source("asm") for part in built.mod.imports if part.kind == "llvm")
 
 

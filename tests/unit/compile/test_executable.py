@@ -31,7 +31,7 @@ def chain(length):
 
 
 def computed(module, folder, name="model.so"):
-    made = executable.compile_module(module, TARGET)
+    made = executable.compile_module(module, TARGET).executable
     made.export_library(str(folder / name))
     machine = relax.VirtualMachine(tvm.runtime.load_module(str(folder / name)), tvm.cpu())
     return machine["main"](tvm.runtime.tensor(np.zeros(4, "float32"))).numpy()

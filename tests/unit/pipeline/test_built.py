@@ -27,8 +27,11 @@ class Costs:
 
 def test_a_build_alone(tiny):
     built = Built(tiny)
-    assert built.document().keys() == {"folder", "digest", "manifest"}
-    assert built.render_text() == f"{tiny.folder}: {tiny.manifest.name} for {tiny.manifest.board}, sha256:{tiny.digest}"
+    assert built.document().keys() == {"folder", "digest", "manifest", "memory"}
+    line, memory = built.render_text()
+    assert line == f"{tiny.folder}: {tiny.manifest.name} for {tiny.manifest.board}, sha256:{tiny.digest}"
+    assert memory.startswith("memory: 4.8 MiB: weights 0.0 MiB, activations ")
+    assert built.document()["memory"]["weights"] == tiny.manifest.files["params.safetensors"].size
     assert built.refusal() is None
     assert tiny.digest in built.html()
     assert ">modelled<" not in built.html()
@@ -38,7 +41,7 @@ def test_records_of_a_model_are_marked_in_all_that_is_told(tiny, tmp_path):
     by = "g610, 4 cores, 1000 MHz; Mesa 1"
     built = Built(bundles.variant(tiny, tmp_path / "made", {}, records=Tuned("0" * 64, 2, 1, modelled=by)))
     assert built.document()["manifest"].records.modelled == by
-    assert built.render_text().endswith(", by modelled tuning records")
+    assert built.render_text()[0].endswith(", by modelled tuning records")
     assert ">modelled<" in built.html()
     assert by in built.html()
 

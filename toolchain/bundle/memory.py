@@ -1,0 +1,44 @@
+"""The memory that a process needs to run a bundle on a CPU, by part, as it is known before anything runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from toolchain.bundle.manifest import LIBRARY, PARAMS, Manifest
+
+# What the runner takes for any network, measured on x86-64 with two threads; docs/memory.md compares the sum with
+# measured peaks. Memory that kernels take for a moment, such as Winograd's, is not counted.
+_PROGRAM = 19 << 18
+
+
+def mib(size: int) -> str:
+    return f"{size / 2**20:.1f} MiB"
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes by part."""
+
+    weights: int  # as packed for the board
+    activations: int  # with outputs: what the compiler's plan keeps
+    inputs: int
+    library: int  # the release's kernels
+    program: int  # the runner, without its model
+
+    @property
+    def peak(self) -> int:
+        return self.weights + self.activations + self.inputs + self.library + self.program
+
+    def __str__(self) -> str:
+        parts = {"weights": self.weights, "activations": self.activations, "inputs": self.inputs}
+        parts |= {"library": self.library, "program": self.program}
+        return f"{mib(self.peak)}: " + ", ".join(f"{name} {mib(size)}" for name, size in parts.items())
+
+
+def planned(manifest: Manifest) -> Memory | None:
+    """Return the memory of a bundle's process; None where the compiler does not plan it, as on GPUs."""
+    if manifest.activations is None:
+        return None
+    inputs = sum(spec.bytes for spec in manifest.inputs)
+    weights, library = manifest.files[PARAMS].size, manifest.files[LIBRARY].size
+    return Memory(weights, manifest.activations, inputs, library, _PROGRAM)
