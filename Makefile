@@ -172,7 +172,7 @@ third-party: $(READY) ## Deploy every ONNX file that the tests take from wheels
 	@TOOLCHAIN_THIRD_PARTY=all $(VENV)/bin/python -m pytest tests/integration/test_third_party.py $(ARGS)
 
 chaos: $(READY) ## Tune on three virtual boards while everything is killed
-	@TOOLCHAIN_CHAOS=300 $(VENV)/bin/python -m pytest -s tests/integration/test_tuning_chaos.py $(ARGS)
+	@TOOLCHAIN_CHAOS=300 $(VENV)/bin/python -m pytest -s --nightly tests/integration/test_tuning_chaos.py $(ARGS)
 
 mutants: $(READY) ## Try 100,000 manipulated packages; none may be accepted
 	@TOOLCHAIN_MUTANTS=100000 $(VENV)/bin/python -m pytest -n0 tests/integration/test_mutants.py $(ARGS)
@@ -193,7 +193,7 @@ interrupts: $(READY) ## Interrupt 100 builds and 100 tuning runs at random point
 	@TOOLCHAIN_INTERRUPTS=100 $(VENV)/bin/python -m pytest -n0 tests/integration/test_interrupts.py $(ARGS)
 
 cuts: $(READY) ## Cut the power of disks and virtual boards 50 times
-	@TOOLCHAIN_CUTS=50 TOOLCHAIN_EVERY_STATE=1 $(VENV)/bin/python -m pytest -s -n0 tests/integration/test_power_cut.py tests/integration/test_power_cut_boards.py $(ARGS)
+	@TOOLCHAIN_CUTS=50 TOOLCHAIN_EVERY_STATE=1 $(VENV)/bin/python -m pytest -s -n0 --nightly tests/integration/test_power_cut.py tests/integration/test_power_cut_boards.py $(ARGS)
 
 owners: $(READY) ## Run every two commands on one device at the same time
 	@TOOLCHAIN_OWNER_PAIRS=1 TOOLCHAIN_OWNER_GATES=10 TOOLCHAIN_OWNER_RACES=10 $(VENV)/bin/python -m pytest -n0 tests/integration/test_one_owner.py $(ARGS)

@@ -10,7 +10,7 @@ from tests.support import images
 from tests.support.commands import toolchain
 from toolchain import board, bundle
 
-KINDS = ["rpi4", "pynq"]
+KINDS = ["rpi4", pytest.param("pynq", marks=pytest.mark.nightly)]
 
 
 @pytest.fixture(scope="module", params=KINDS)

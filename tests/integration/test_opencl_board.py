@@ -74,7 +74,7 @@ SMALL = {
 }
 # More of them, of the zoo and of the light networks, where somebody has an hour.
 NETWORKS = ["mlp", *SMALL, *os.environ.get("TOOLCHAIN_BOARD_NETWORKS", "").split()]
-QUICK = {"mlp", "separable"}  # the others take minutes, and their kernels run on this machine's OpenCL too
+QUICK = {"mlp"}  # the others take minutes, and their kernels run on this machine's OpenCL too
 PARAMETERS = [name if name in QUICK else pytest.param(name, marks=pytest.mark.nightly) for name in NETWORKS]
 
 # Over RPC all are computed by the same kernels: here, two cover the kinds of operators.
@@ -199,6 +199,7 @@ def test_the_manuals_tutorial(farm, tmp_path, monkeypatch):
 # --- what fails ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_a_board_without_opencl_keeps_its_release(farm, tmp_path):
     name, login = farm.name(PLAIN), ["--ssh-config", farm.config]
     where = ["--board", PLAIN, "--host", name, *login]

@@ -86,6 +86,7 @@ def powered(rpi4, disk) -> Iterator[Powered]:
         yield Powered(container, login)
 
 
+@pytest.mark.nightly
 def test_cuts(powered, disk, pair, program, capsys):
     """The cheap way: at a random instant of a deploy the disk loses what was not synced, and the board dies."""
     with disk.mounted(), powered.on():

@@ -38,6 +38,19 @@ ON_BOARDS = LISTED if ALL else ["ppocr-v2-cls", "silero-vad-op15"]
 ON_ACCELERATORS = [(kind, name) for kind in ("opencl-local", "vta-sim") for name in ON_BOARDS]
 """The same on OpenCL, by the rules for Mali, and on a simulated VTA, which quantizes them before."""
 
+SLOW = {"ppocr-v2-cls", ("opencl-local", "ppocr-v2-cls")}  # minutes each; networks of the tests run by the same kernels
+
+
+def without_slow(cases):
+    """Leave the slow ones to `make nightly`."""
+    return [
+        pytest.param(*([case] if isinstance(case, str) else case), marks=pytest.mark.nightly)
+        if case in SLOW and not ALL
+        else case
+        for case in cases
+    ]
+
+
 BEYOND = {("vta-sim", "ppocr-v4-rec"): 0.25, ("vta-sim", "ddddocr-det"): 0.1}
 """Limits that a user has to set: one byte of an early layer, rounded otherwise, changes these outputs by as much."""
 
@@ -68,7 +81,7 @@ def test_a_third_party_model_matches_onnxruntime_on_the_device(name, native, pro
     assert found.difference.max_rel <= LIMIT[one.tolerance]
 
 
-@pytest.mark.parametrize("name", ON_BOARDS)
+@pytest.mark.parametrize("name", without_slow(ON_BOARDS))
 def test_a_third_party_model_matches_onnxruntime_on_a_virtual_board(name, virtual_boards, tmp_path):
     named = model(name, tmp_path)
     done("build", *words(named), "--board", "rpi4", "--toolchain", "host", "-o", tmp_path / "bundle")
@@ -78,7 +91,7 @@ def test_a_third_party_model_matches_onnxruntime_on_a_virtual_board(name, virtua
     assert (report["outputs"]["ok"], report["emulated"]) == (True, True)
 
 
-@pytest.mark.parametrize(("kind", "name"), ON_ACCELERATORS)
+@pytest.mark.parametrize(("kind", "name"), without_slow(ON_ACCELERATORS))
 def test_a_third_party_model_matches_onnxruntime_on_an_accelerator(kind, name, tmp_path):
     named = model(name, tmp_path)
     limit = ["--tolerance", BEYOND[kind, name]] if (kind, name) in BEYOND else []

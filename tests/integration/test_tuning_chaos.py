@@ -145,6 +145,7 @@ def await_trials(client: Client, count: int, end: float) -> bool:
     return client.process.poll() is None
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(LIMIT_S + 600)
 def test_a_run_goes_on_whatever_breaks(farm, tmp_path, record_property):
     assert toolchain("farm", "up").code == 0
