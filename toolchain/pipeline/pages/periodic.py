@@ -80,8 +80,9 @@ def _value_or_dash(quantile: Quantile) -> str:
 
 
 def _late(periodic: Periodic) -> str:
-    median = periodic.lateness.quantiles()[0].value
-    return f"{_ms(median)} ms (median), max {_ms(periodic.lateness.max)} ms"
+    median = periodic.lateness.quantiles()[0].value  # of few wake-ups, as when the model never waits, there is none
+    usual = "" if median is None else f"{_ms(median)} ms (median), "
+    return f"{usual}{'max' if usual else 'at most'} {_ms(periodic.lateness.max)} ms"
 
 
 def _outlier(outlier: Outlier, periodic: Periodic) -> tuple[str, ...]:
