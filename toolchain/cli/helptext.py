@@ -14,6 +14,7 @@ _MANY = 12  # options that are still read in one list
 
 DEVICE, MODEL, COMPILATION = "Device", "Model and inputs", "Compilation"
 VERIFICATION, MEASUREMENT, LIMITS = "Verification", "Measurement", "Comparison"
+RATE = "At the rate of an application"
 TUNING, TRIALS, BUILDERS = "Tuning", "Measuring a candidate", "Builders (Dask)"
 FLEET, ROLLOUT, REGISTRY, RESULTS = "Fleet", "Roll-out", "Registry", "Results"
 
@@ -31,6 +32,7 @@ _SUBJECTS = {
     " --half-sums --gpu --cl-option --cost --max-ram",
     VERIFICATION: "--tolerance --samples --unchecked",
     MEASUREMENT: "--budget --rounds --round-ms --runs --threads --no-pin --energy --against",
+    RATE: "--period --for --deadline --load --fifo --mlock",
     BUILDERS: "--builders --builders-ca --builders-cert --builders-key --builders-plain",
     REGISTRY: "--ca --plain-http --username --password-stdin",
     RESULTS: "--output --with-library --json --junit --html --trace",
