@@ -282,7 +282,7 @@ _CASES = [
         r"--modelled and --boards cannot be combined",
     ),
     ("boards that cannot be read", "farm up --virtual rpi4=x", 2, r"is not a valid list of virtual boards"),
-    ("no such virtual board", "farm up --virtual rpi5=1", 2, r"no board 'rpi5'[\s\S]*did you mean rpi4"),
+    ("no such virtual board", "farm up --virtual rpi44=1", 2, r"no board 'rpi44'[\s\S]*did you mean rpi4"),
     ("a virtual board of this machine's kind", "farm up --virtual x86_64=1", 2, r"no virtual boards of type x86_64"),
     ("too many boards", "farm up --virtual rpi4=1000", 2, r"1000 is not a valid number of virtual boards"),
     ("truncated package", "deploy {w}/cut.tar --root {w}/device", 5, r"missing from the package|damaged"),

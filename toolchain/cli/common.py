@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from toolchain.cli import completion
+from toolchain.cli import completion, values
 from toolchain.cli.console import Result
 from toolchain.cli.gathering import option, record, single
 from toolchain.cli.reports import JSON, JSON_OPTION, JSON_SETTINGS, JUNIT, PAGE, write_reports
 from toolchain.errors import InputError, did_you_mean
-from toolchain.units import duration, parse_duration, parse_size
 
 if TYPE_CHECKING:
     from toolchain.board import Board
@@ -32,50 +30,6 @@ if TYPE_CHECKING:
 _LARGEST_SIZE = 2**31 - 1
 _HOUR_S = 3600.0
 PATH = click.Path(path_type=Path)
-
-
-class Limit(click.FloatRange):
-    """A finite number: infinity or NaN as a limit would let everything pass."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Read the number and check that it is finite."""
-        number = float(super().convert(value, param, ctx))
-        if not math.isfinite(number):
-            self.fail(f"{value!r} is not a valid limit.", param, ctx)
-        return number
-
-
-class Duration(click.ParamType[float]):
-    """A time with a unit, within limits in seconds."""
-
-    name = "time"
-
-    def __init__(self, least_s: float, longest_s: float) -> None:
-        self._least_s, self._longest_s = least_s, longest_s
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the seconds."""
-        try:
-            seconds = value if isinstance(value, float) else parse_duration(value)
-        except ValueError as fault:
-            self.fail(f"{fault}.", param, ctx)
-        if not self._least_s <= seconds <= self._longest_s:
-            limits = f"{duration(self._least_s * 1e3)} to {self._longest_s:g} s"
-            self.fail(f"{value!r} is not in the range from {limits}.", param, ctx)
-        return float(seconds)
-
-
-class Size(click.ParamType[int]):
-    """A size in bytes, as a number with a binary unit or none."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the bytes."""
-        try:
-            return value if isinstance(value, int) else parse_size(value)
-        except ValueError as fault:
-            self.fail(f"{fault}.", param, ctx)
 
 
 # --- the model and its inputs ------------------------------------------------------------------------------------
@@ -252,7 +206,7 @@ class CompileOptions:
     max_ram: int | None = option(
         "--max-ram",
         metavar="SIZE",
-        type=Size(),
+        type=values.Size(),
         help="Fail if a process that runs the model needs more memory, such as 64M, as planned.",
     )
     kernels: KernelOptions = record(KernelOptions)
@@ -539,7 +493,10 @@ REPORTS = {"--json": JSON, "--junit": JUNIT, **PAGES}
 def tolerance() -> Any:
     """Return the field for the largest relative difference of the outputs."""
     return option(
-        "--tolerance", metavar="NUMBER", type=Limit(min=0.0), help="Largest allowed relative difference of the outputs."
+        "--tolerance",
+        metavar="NUMBER",
+        type=values.Limit(min=0.0),
+        help="Largest allowed relative difference of the outputs.",
     )
 
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Self
 import click
 
 from toolchain.cli import completion
-from toolchain.cli.common import PATH, Limit
+from toolchain.cli.common import PATH
 from toolchain.cli.gathering import gather, option
 from toolchain.cli.reports import PATIENCE
+from toolchain.cli.values import Limit
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import common, completion, connection, declare, helptext, tuning
+from toolchain.cli import common, completion, connection, declare, helptext, tuning, values
 from toolchain.cli.connection import AddressOptions, DeviceOptions, open_device
 from toolchain.cli.console import Console, Result, with_next
 from toolchain.cli.gathering import gather, option, record, same
@@ -227,19 +227,19 @@ class RateOptions:
     period: float | None = option(
         "--period",
         metavar="TIME",
-        type=common.Duration(LEAST_PERIOD_S, LONGEST_PERIOD_S),
+        type=values.Duration(LEAST_PERIOD_S, LONGEST_PERIOD_S),
         help="Then run the model once each TIME, such as 33ms, as an application does.",
     )
     length: float | None = option(
         "--for",
         metavar="TIME",
-        type=common.Duration(LEAST_PERIOD_S, LONGEST_S),
+        type=values.Duration(LEAST_PERIOD_S, LONGEST_S),
         help="With --period: run for TIME, such as 10m. Ctrl-C reports what there is. Default: 1m.",
     )
     deadline: float | None = option(
         "--deadline",
         metavar="TIME",
-        type=common.Duration(LEAST_PERIOD_S, LONGEST_S),
+        type=values.Duration(LEAST_PERIOD_S, LONGEST_S),
         help="With --period: a later result is counted as missed. Default: the period.",
     )
     load: Load | None = option(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from toolchain.cli import common, declare
+from toolchain.cli import common, declare, values
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather, option, record, same
@@ -57,7 +57,7 @@ class EvaluateOptions:
     most_lost: float | None = option(
         "--most-lost",
         metavar="POINTS",
-        type=common.Limit(min=0.0),
+        type=values.Limit(min=0.0),
         help="Fail if the device loses more than POINTS, in the unit of the metric, at 99 % confidence.",
     )
     device: DeviceOptions = record(DeviceOptions)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import common, connection, declare
+from toolchain.cli import common, connection, declare, values
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather, option, record, same
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from toolchain.pipeline.gate import Gate, GateSettings
     from toolchain.stats import Rule
 
-_PERCENT = common.Limit(min=0.0, max=1000.0)
-_ABOVE = common.Limit(min=0.0, max=1000.0, min_open=True)
+_PERCENT = values.Limit(min=0.0, max=1000.0)
+_ABOVE = values.Limit(min=0.0, max=1000.0, min_open=True)
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class RuleOptions:
     confidence: float = option(
         "--confidence",
         metavar="PERCENT",
-        type=common.Limit(min=50.0, max=99.9999),
+        type=values.Limit(min=50.0, max=99.9999),
         default=99.0,
         show_default=True,
         help="Confidence of the verdict in %.",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolchain import temporary
-from toolchain.cli import common, declare, helptext
+from toolchain.cli import common, declare, helptext, values
 from toolchain.cli.connection import AddressOptions
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather, option, record, same
@@ -104,7 +104,7 @@ class RuleOptions:
         "--success-threshold",
         metavar="PERCENT",
         default=0.0,
-        type=common.Limit(min=0.0, max=100.0),
+        type=values.Limit(min=0.0, max=100.0),
         help="Start the next group only if at least PERCENT of this one succeeded. Default: 0.",
     )
     roll_back: bool = option(
@@ -116,7 +116,7 @@ class RuleOptions:
         metavar="SECONDS",
         default=_WAIT_S,
         show_default=True,
-        type=common.Limit(min=0.0, max=_DAY_S),
+        type=values.Limit(min=0.0, max=_DAY_S),
         help="Wait up to SECONDS for a device that is in use.",
     )
     limit_s: float = option(
@@ -125,7 +125,7 @@ class RuleOptions:
         metavar="SECONDS",
         default=1800.0,
         show_default=True,
-        type=common.Limit(min=1.0, max=_DAY_S),
+        type=values.Limit(min=1.0, max=_DAY_S),
         help="Give up on a device after SECONDS.",
     )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolchain.cli import common, compare, connection, declare
+from toolchain.cli import common, compare, connection, declare, values
 from toolchain.cli.connection import BoardOptions, DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather, option, record, same
@@ -61,7 +61,7 @@ class TuneOptions:
     prune: float | None = option(
         "--prune",
         metavar="TIMES",
-        type=common.Limit(min=1.0, max=1000.0),
+        type=values.Limit(min=1.0, max=1000.0),
         help="Skip candidates that, by a model of the GPU, spill or cost more than TIMES the best one.",
     )
     fresh: bool = option("--fresh", is_flag=True, help="Ignore existing records and measure again.")

@@ -76,7 +76,7 @@ QUICK = ("tune", "mlp", "--op", "dense", "--trials", 1)
         ),
         ((*QUICK, "--tracker", "127.0.0.1:9190"), "local is this machine", "--board"),
         ((*QUICK, "--board", "rpi4", "--key", "mine"), "--key requires --tracker", "--board"),
-        ((*QUICK, "--board", "rpi5"), "rpi5", "rpi4"),
+        ((*QUICK, "--board", "rpi44"), "rpi44", "rpi4"),
         (
             (*QUICK, "--board", "rpi4", "--host", "x", "--root", "a b"),
             "'a b' is not a valid folder on a device",
