@@ -197,6 +197,7 @@ def test_outputs_and_report(release):
     report = json.loads(release.report.read_text())
     keys = (
         "schema load_ms each_ns warmup_ns samples_ns involuntary_switches threads peak_rss_kib processor runner copies"
+        " periodic"
     )
     assert sorted(report) == sorted(keys.split())
     assert report["schema"] == 1
