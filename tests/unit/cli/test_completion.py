@@ -51,8 +51,8 @@ def test_commands_and_options(complete):
 
 
 def test_boards(complete):
-    assert complete("deploy", "mlp", "--board", "rpi") == {"rpi3b", "rpi4"}
-    assert complete("doctor", "--board", "rpi") == {"rpi3b", "rpi4"}
+    assert complete("deploy", "mlp", "--board", "rpi") == {"rpi-zero2w", "rpi3b", "rpi4", "rpi5"}
+    assert complete("doctor", "--board", "rpi") == {"rpi-zero2w", "rpi3b", "rpi4", "rpi5"}
 
 
 def test_hosts_are_those_of_the_lab_and_of_the_board(complete):
