@@ -148,7 +148,7 @@ def parse_advisory(text: str) -> Advisory:
     except (KeyError, TypeError, AttributeError, ValueError) as fault:
         raise _not_an_advisory(path, f"{type(fault).__name__}: {fault}") from fault
     if not packages:
-        raise _not_an_advisory(path, "it names no affected package")
+        raise _not_an_advisory(path, "its list of affected packages is empty")
     return Advisory(identifier, tuple(packages))
 
 
