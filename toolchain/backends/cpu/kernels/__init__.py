@@ -129,12 +129,12 @@ def variants(layer: Layer, machine: Machine, *, without: frozenset[str] = frozen
     listed = candidates(layer, machine, without=without)
     layer = task_of(layer)
     tried, ranked = {candidate.choice for candidate in listed}, []
-    for name, template in _TEMPLATES.items():
-        if name in without or not template.covers(layer):
+    for template in _allowed(without):
+        if not template.covers(layer):
             continue
         more = template.variants(layer, machine) if hasattr(template, "variants") else []
         for config, cost in (*template.configs(layer, machine), *more):
-            chosen = Choice(name, config)
+            chosen = Choice(template.NAME, config)
             if chosen not in tried and cost <= _POSSIBLE * listed[0].cost:
                 tried.add(chosen)
                 ranked.append(Candidate(chosen, cost))

@@ -108,6 +108,8 @@ def test_long_rows_are_convolved_so_by_default(taps, dilation):
     layer = layer_of(taps, 4096, (64, 64), dilation=dilation)
     assert templates.default(layer, MIDDLE).template == row.NAME
     assert templates.default(layer, MIDDLE, without=frozenset({"winograd"})).template == "direct"
+    listed = templates.variants(layer, MIDDLE, without=frozenset({"winograd"}))
+    assert {candidate.choice.template for candidate in listed} == {"direct"}
     assert not row.covers(layer_of(taps, 4096, (64, 64), NARROW.lanes, dilation=dilation))
 
 
