@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -103,8 +104,11 @@ def keygen(path: Path, kind: str = "ed25519", passphrase: str = "") -> Path:
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+    """Return a port that nothing uses, and that the kernel gives to no outgoing connection of another worker."""
+    while True:
+        port = 10_000 + secrets.randbelow(22_768)  # outgoing connections start at 32,768
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 @contextlib.contextmanager
