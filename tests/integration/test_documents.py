@@ -82,7 +82,10 @@ DASK = Shown("it needs several machines; tests/unit/tuning/build/cluster runs cl
 FPGA = Shown("it needs a board with an FPGA")
 PICTURES = {"resnet-50": "model.onnx"}
 LONG = ("README.md", "docs/tuning.md", "docs/adding-a-board.md")
-NIGHTLY = ("docs/tuning.md", "docs/vta.md")
+NIGHTLY = {
+    *("docs/tuning.md", "docs/vta.md", "docs/profile.md", "docs/gate.md"),
+    *("docs/registry.md", "docs/rollout.md", "docs/offline.md", "docs/cpu.md"),
+}  # a minute or more each; the tests of these subjects run the same commands
 DENSE = {r"resnet-50|mobilenet": "mlp"}
 DEVICES = """printf '[devices.%s]\\nboard = "%s"\\nhost = "%s"\\n' {} >devices.toml"""
 SERVED = DEVICES.format("rk3399-1 rk3399 10.0.0.7")
