@@ -193,6 +193,7 @@ toolchain build mlp --board rpi4 --without all -o old && toolchain package old -
                 after="test -s gate.html && test -s gate.xml && test -s gate.json",
             ),
         ),
+        ("toolchain gate int8.tar", Shown("test_evaluate.py gates the accuracy of two releases")),
         (
             "toolchain gate build/new.tar",
             Run(

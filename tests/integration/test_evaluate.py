@@ -180,3 +180,24 @@ def test_wrong_inputs_end_before_the_device_is_contacted(good, desk, tmp_path, m
         outcome = toolchain("evaluate", good.folder, *words)
         assert outcome.code == 2, (words, outcome.err)
         assert all(part in outcome.err for part in message.split(".*")), (message, outcome.err)
+
+
+@pytest.mark.parametrize(
+    ("new", "limit", "code", "verdict"), [("mean", 1, 6, "regression"), ("", 20, 0, "pass"), ("", 0, 7, "inconclusive")]
+)
+def test_the_accuracy_of_a_gate(new, limit, code, verdict, good, desk, tmp_path):
+    words = ["--accuracy", limit, "--data", desk.folder / "test", "--metric", "top1", "--retrained", "--limit", 100]
+    words += ["--root", tmp_path / "root", "--round-ms", 1, "--worst", 900, "--least", 800]
+    words += ["--json", tmp_path / "gate.json", "--junit", tmp_path / "gate.xml", "--html", tmp_path / "gate.html"]
+    folder = tmp_path / "new"
+    folder.mkdir()
+    given = {"x": np.ones((1, 3, shapes_data.SIZE, shapes_data.SIZE), np.float32)}
+    built = bundles.of_model(shapes_data.classifier(desk.weights, new), folder, given)
+    outcome = toolchain("gate", built.folder, "--base", good.folder, *words)
+    assert outcome.code == code, outcome.err
+    compared = json.loads((tmp_path / "gate.json").read_text())["accuracy"]
+    assert (compared["verdict"], compared["samples"], compared["base"]) == (verdict, 100, 100)
+    assert bool(compared["changed"]) is bool(new)
+    cases = {case.get("name"): case for case in ET.parse(tmp_path / "gate.xml").getroot().iter("testcase")}  # noqa: S314 - our own
+    assert [child.get("type") for child in cases["accuracy"]] == ([] if code == 0 else [verdict])
+    assert "top1" in (tmp_path / "gate.html").read_text()

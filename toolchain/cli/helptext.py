@@ -22,8 +22,8 @@ _SUBJECTS = {
     DEVICE: "--board --host --place --devices --root --identity --ssh-config --known-hosts --wait",
     FLEET: "--fleet --inventory --board-var",
     ROLLOUT: "--waves --parallel --stop-after --success-threshold --roll-back --state",
-    LIMITS: "--base --least --worst --confidence --peak-memory --load-time --package-size --retrained --allow-emulated"
-    " --metric --most-lost",
+    LIMITS: "--base --least --worst --confidence --peak-memory --load-time --package-size --accuracy --retrained"
+    " --allow-emulated --metric --most-lost",
     MODEL: "--shape --dim --fix --seed --input --image --labels --data --limit --preprocess --model --compiled",
     TUNING: "--tuner --trials --trials-per-task --early-stop --time-budget --op --fresh --boards --tracker --key"
     " --prune --no-compare",
