@@ -170,9 +170,9 @@ class GateOptions:
         from toolchain.pipeline.gate.accuracy import AccuracyLimit
 
         if self.accuracy is None:
-            used = {"--data": self.data, "--metric": self.metric, "--labels": self.labels}
-            used |= {"--preprocess": self.preprocess, "--limit": self.limit}
-            if names := [name for name, value in used.items() if value]:
+            words = ("--data", "--metric", "--labels", "--preprocess", "--limit")
+            values_of = (self.data, self.metric, self.labels, self.preprocess, self.limit)
+            if names := [word for word, value in zip(words, values_of, strict=True) if value]:
                 raise InputError(f"{names[0]} has no effect without --accuracy", hint="add --accuracy LIMIT")
             return None
         if not self.data or not self.metric:

@@ -94,8 +94,8 @@ def measure(
         or abs(new_score.value - base_score.value) > max(new_score.rounding, base_score.rounding)
     )
     loss = compare(metric, base, new).loss
-    means = (side.mean * metric.scale for side in (new, base))
-    return Accuracy(metric.name, metric.unit, len(new.scores), *means, loss, limit.most_lost, changed)
+    new_mean, base_mean = (side.mean * metric.scale for side in (new, base))
+    return Accuracy(metric.name, metric.unit, len(new.scores), new_mean, base_mean, loss, limit.most_lost, changed)
 
 
 def _scores(scoring: Scoring, release: DeviceRelease, progress: Progress, title: str) -> Iterator[Score]:
