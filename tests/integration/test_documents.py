@@ -181,6 +181,8 @@ python -c 'import numpy; numpy.savez("x.npz", x=numpy.zeros((1, 3, 224, 224), "f
     "docs/evaluate.md": [
         ("toolchain evaluate", Shown("test_evaluate.py runs such evaluations")),
         ("# mymetrics.py", Shown("test_evaluate.py calls such functions")),
+        ("toolchain deploy int8.onnx", Shown("test_evaluate.py deploys with such a file")),
+        ('data = "pictures"', Shown("test_evaluate.py deploys with such a file")),
     ],
     "docs/gate.md": [
         (

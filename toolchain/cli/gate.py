@@ -166,9 +166,6 @@ class GateOptions:
         )
 
     def _accuracy_limit(self) -> AccuracyLimit | None:
-        from toolchain.pipeline.evaluate import SampleRequest
-        from toolchain.pipeline.gate.accuracy import AccuracyLimit
-
         if self.accuracy is None:
             words = ("--data", "--metric", "--labels", "--preprocess", "--limit")
             values_of = (self.data, self.metric, self.labels, self.preprocess, self.limit)
@@ -180,6 +177,9 @@ class GateOptions:
                 f"--accuracy needs {'--metric' if self.data else '--data'}",
                 hint="for example: --accuracy 0.5 --data pictures/ --metric top1",
             )
+        from toolchain.pipeline.evaluate import SampleRequest
+        from toolchain.pipeline.gate.accuracy import AccuracyLimit
+
         request = SampleRequest(self.data, self.metric, self.labels, self.preprocess, self.limit)
         return AccuracyLimit(request.open(), self.accuracy)
 

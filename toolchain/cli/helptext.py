@@ -30,7 +30,7 @@ _SUBJECTS = {
     TRIALS: "--number --repeat --min-repeat-ms --cooldown --cache-flush --timeout --build-timeout",
     COMPILATION: "--toolchain --records --no-records --emulated --modelled --without --no-winograd --float16"
     " --half-sums --gpu --cl-option --cost --max-ram",
-    VERIFICATION: "--tolerance --samples --unchecked",
+    VERIFICATION: "--tolerance --samples --evaluate --unchecked",
     MEASUREMENT: "--budget --rounds --round-ms --runs --threads --no-pin --energy --against",
     RATE: "--period --for --deadline --load --fifo --mlock",
     BUILDERS: "--builders --builders-ca --builders-cert --builders-key --builders-plain",

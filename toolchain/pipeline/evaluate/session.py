@@ -18,7 +18,7 @@ from toolchain.pipeline import ab
 from toolchain.pipeline.evaluate.data import Sample
 from toolchain.pipeline.evaluate.journal import Journal
 from toolchain.pipeline.evaluate.result import COMPILED, DEVICE, REFERENCE, Evaluation, Side
-from toolchain.pipeline.evaluate.scoring import SampleRequest, Scoring, outputs_of_model
+from toolchain.pipeline.evaluate.scoring import SampleRequest, Samples, Scoring, outputs_of_model
 from toolchain.progress import Progress, Step
 
 _PIECE = 64  # samples that ONNX Runtime computes between two entries in the journal
@@ -68,6 +68,53 @@ class _Work:
         return journal
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """The samples of an evaluation, which ONNX Runtime has run."""
+
+    work: _Work
+    sides: tuple[Side, ...]
+    notes: tuple[str, ...]
+
+    def finish(self, release: DeviceRelease, package: str, most_lost: float | None, *, installed: bool) -> Evaluation:
+        """Run the samples on a locked device; a release that is not `installed` is removed from it afterwards.
+
+        Raises:
+            DeviceError: The device is lost, busy or full, or the model does not run on it.
+            VerificationError, InputError: An output has no score.
+        """
+        scoring, device = self.work.scoring, release.device
+        side = _run_device(self.work, release, installed=installed)
+        for journal in self.work.journals:
+            journal.remove()
+        return Evaluation(
+            model=scoring.manifest.name,
+            package=package,
+            digest=release.digest,
+            board=device.board.name,
+            host=device.name,
+            emulated=device.emulated,
+            metric=scoring.metric,
+            dataset=scoring.reader.dataset,
+            labels=tuple(scoring.reader.target(sample).label for sample in scoring.samples),
+            sides=(*self.sides, side),
+            most_lost=most_lost,
+            notes=self.notes,
+        )
+
+
+def prepare(samples: Samples, files: ModelFiles, manifest: Manifest, progress: Progress) -> Prepared:
+    """Check that a release and its model fit the samples, and run them in ONNX Runtime.
+
+    Raises:
+        InputError: They do not.
+    """
+    sources = _sources(files, manifest)
+    work = _Work(samples.of(manifest), progress)
+    sides = tuple(_run_reference(work, name, source) for name, source in sources.items())
+    return Prepared(work, sides, _notes(sources, manifest))
+
+
 def evaluate(request: EvaluationRequest) -> Evaluation:
     """Evaluate a release on samples.
 
@@ -84,29 +131,11 @@ def evaluate(request: EvaluationRequest) -> Evaluation:
         else:
             with release.connect() as device:
                 (side,) = release.resolve([None], device)
-        sources = _sources(request.files, side.manifest)
-        work = _Work(samples.of(side.manifest), release.progress)
-        sides = [_run_reference(work, name, source) for name, source in sources.items()]
+        prepared = prepare(samples, request.files, side.manifest, release.progress)
         name = str(side.bundle.folder) if side.bundle else side.digest
         with ab.lock_sides(replace(release, names=(name,)), "evaluate") as locked:
-            sides.append(_run_device(work, locked, request.threads))
-            host, emulated = locked.device.name, locked.device.emulated
-    for journal in work.journals:
-        journal.remove()
-    return Evaluation(
-        model=side.manifest.name,
-        package=release.names[0],
-        digest=side.digest,
-        board=release.board.name,
-        host=host,
-        emulated=emulated,
-        metric=samples.metric,
-        dataset=samples.dataset,
-        labels=tuple(work.scoring.reader.target(sample).label for sample in work.samples),
-        sides=tuple(sides),
-        most_lost=request.most_lost,
-        notes=_notes(sources, side.manifest),
-    )
+            device_release = locked.sides[0].release(locked.program, locked.device, request.threads)
+            return prepared.finish(device_release, release.names[0], request.most_lost, installed=False)
 
 
 def _notes(sources: Mapping[str, SourceModel], manifest: Manifest) -> tuple[str, ...]:
@@ -129,7 +158,7 @@ def _sources(model_files: ModelFiles, manifest: Manifest) -> dict[str, SourceMod
     if not model_files.model and origin not in zoo.NAMES:
         raise InputError(
             f"the package does not contain the model that it was built from, {origin or 'which it does not name'}",
-            hint=f"pass the float model: --model {origin or 'FILE.onnx'}",
+            hint=f"pass the float model: --model {origin or 'FILE.onnx'}, or `model` in the file of --evaluate",
         )
     sources = {REFERENCE: _load(model_files.model or f"{zoo.PREFIX}{origin}", model_files, manifest)}
     built = manifest.model.get("sha256")
@@ -195,21 +224,20 @@ def _run_reference(work: _Work, name: str, source: SourceModel) -> Side:
     return Side(name, source.origin, source.sha256, tuple(scores), resumed)
 
 
-def _run_device(work: _Work, locked: ab.LockedSides, threads: int) -> Side:
+def _run_device(work: _Work, release: DeviceRelease, *, installed: bool) -> Side:
     """Score the outputs of the device, in as few processes there as its memory allows."""
-    (side,), device = locked.sides, locked.device
-    release = side.release(locked.program, device, threads)
-    journal = work.journal(side.digest, device.board.name, device.name, release.threads)
+    device = release.device
+    journal = work.journal(release.digest, device.board.name, device.name, release.threads)
     scores = journal.read(len(work.samples))
     resumed = len(scores)
     rest = work.samples[resumed:]
-    with _installed(release, work, rest):
+    with contextlib.nullcontext() if installed else _installed(release, work, rest):
         work.progress(Step("running samples on the device", resumed, len(work.samples), "samples"))
         for scored in work.scoring.run(release, rest):
             journal.append(scored)
             scores += scored
             work.progress(Step("running samples on the device", len(scores), len(work.samples), "samples"))
-    return Side(DEVICE, f"{device.board.name} at {device.name}", side.digest, tuple(scores), resumed)
+    return Side(DEVICE, f"{device.board.name} at {device.name}", release.digest, tuple(scores), resumed)
 
 
 def _installed(

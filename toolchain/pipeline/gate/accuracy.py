@@ -11,10 +11,10 @@ from toolchain.pipeline.evaluate.metrics import Score
 from toolchain.pipeline.evaluate.paired import CONFIDENCE, Loss
 from toolchain.pipeline.evaluate.result import Side, compare
 from toolchain.pipeline.evaluate.scoring import Samples, Scoring
+from toolchain.pipeline.gate.result import ACCURACY
 from toolchain.progress import Progress, Step
 from toolchain.stats import Verdict
 
-NAME = "accuracy"
 _MAX_CHANGED = 100  # names in a report
 
 
@@ -47,7 +47,7 @@ class Accuracy:
 
     def sentence(self) -> str:
         verbs = {Verdict.PASS: "passes", Verdict.REGRESSION: "is a REGRESSION"}
-        return f"{NAME} {verbs.get(self.verdict, 'is inconclusive')}: {self.text()}"
+        return f"{ACCURACY} {verbs.get(self.verdict, 'is inconclusive')}: {self.text()}"
 
     def text(self) -> str:
         unit = f" {self.unit}" if self.unit else ""

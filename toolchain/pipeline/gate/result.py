@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,12 +16,15 @@ from toolchain.device.rounds import Turn
 from toolchain.device.waiting import Waited
 from toolchain.errors import InconclusiveError, RegressionError, ToolchainError
 from toolchain.pipeline.ab import Side
-from toolchain.pipeline.gate.accuracy import Accuracy
 from toolchain.stats import Estimate, Judgement, Rule, Verdict
 from toolchain.tensors import Difference
 
+if TYPE_CHECKING:
+    from toolchain.pipeline.gate.accuracy import Accuracy
+
 SCHEMA_VERSION = 1
 LATENCY, PEAK_MEMORY, LOAD_TIME, PACKAGE_SIZE = "latency", "peak memory", "load time", "package size"
+ACCURACY = "accuracy"
 UNITS = {LATENCY: "ms", PEAK_MEMORY: "KiB", LOAD_TIME: "ms", PACKAGE_SIZE: "bytes"}
 _FEW_MODES = 12  # rounds: with fewer, two modes cannot be told from one
 

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,9 +22,6 @@ from toolchain.models import inputs
 from toolchain.native.programs import Program
 from toolchain.pipeline import ab, profile
 from toolchain.pipeline.ab import Order, Side, Turns
-from toolchain.pipeline.evaluate.scoring import Scoring
-from toolchain.pipeline.gate import accuracy
-from toolchain.pipeline.gate.accuracy import Accuracy, AccuracyLimit
 from toolchain.pipeline.gate.result import (
     LATENCY,
     LOAD_TIME,
@@ -41,6 +39,10 @@ from toolchain.progress import Progress, Step, stage
 from toolchain.stats import Judgement, Rule, Verdict
 from toolchain.tensors import Difference
 from toolchain.units import duration
+
+if TYPE_CHECKING:
+    from toolchain.pipeline.evaluate.scoring import Scoring
+    from toolchain.pipeline.gate.accuracy import Accuracy, AccuracyLimit
 
 _MAX_RUNS = 2000  # of a round: the times of all of them are kept
 _MIN_RUNS = 3
@@ -208,6 +210,8 @@ class _Session:
     def _accuracy(self) -> Accuracy | None:
         if not self.settings.accuracy:
             return None
+        from toolchain.pipeline.gate import accuracy  # noqa: PLC0415 - a second of statistics, which few gates need
+
         releases = [installed.release for installed in self.installed]
         return accuracy.measure(self.settings.accuracy, self.scorings, releases, self.progress)
 
