@@ -80,7 +80,7 @@ def test_a_group_is_taken_back_by_the_devices_own_way_also_after_a_kill(fleet, p
     assert "Rolled back" in (tmp_path / "page.html").read_text()
 
 
-def test_devices_whose_releases_contain_a_component(fleet, packages):
+def test_devices_whose_releases_contain_a_component(fleet, packages, tmp_path):
     devices, _server = fleet
     old, new = packages
     devices.write()
@@ -94,7 +94,11 @@ def test_devices_whose_releases_contain_a_component(fleet, packages):
         answer = json.loads(seen.out)
         assert [entry["product"]["digest"] for entry in answer["releases"]] == [release.digest]
         assert [device["state"] for device in answer["devices"]] == [state, "unreachable", state]
-    table = toolchain(*words, old.folder).out
+    vex = tmp_path / "vex.json"
+    table = toolchain(*words, old.folder, "--vex", vex).out
+    assert json.loads(vex.read_text())["vulnerabilities"][0]["analysis"]["state"] == "in_triage"
+    again = toolchain(*words, old.folder, "--vex", vex)
+    assert (again.code, "is not replaced" in again.err) == (2, True)
     assert "d01" in table
     assert "1 of 1 releases contain it" in table
 

@@ -35,7 +35,7 @@ _SUBJECTS = {
     RATE: "--period --for --deadline --load --fifo --mlock",
     BUILDERS: "--builders --builders-ca --builders-cert --builders-key --builders-plain",
     REGISTRY: "--ca --plain-http --username --password-stdin",
-    RESULTS: "--output --with-library --json --junit --html --trace",
+    RESULTS: "--output --with-library --vex --json --junit --html --trace",
 }
 """The options of each subject by their long names, in the order of the help."""
 _SUBJECT_OF = {word: subject for subject, words in _SUBJECTS.items() for word in words.split()}

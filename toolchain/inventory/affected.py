@@ -109,6 +109,7 @@ class Match:
     version: str
     certainty: Certainty  # `unclear` if the advisory has only a name, or other rules for versions than Python's
     required: bool  # whether it is in the product or needed to run it; otherwise it was used to build it
+    reference: str = ""  # its `bom-ref` in the bill
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,7 @@ class Product:
     name: str
     digest: str  # SHA-256, as devices and registries name it; empty if the bill has none
     matches: tuple[Match, ...]
+    serial: str = ""  # of the bill: `urn:uuid:...`, and after a slash its version; empty if the bill has none
 
     @property
     def certainty(self) -> Certainty | None:
@@ -234,9 +236,10 @@ def examine(advisory: Advisory, data: bytes, label: str, *, quick: bool = True) 
         product = document.get("metadata", {}).get("component", {})
         digests = [entry["content"] for entry in product.get("hashes", []) if entry["alg"] == "SHA-256"]
         name = str(product.get("name", label))
+        serial = f"{document['serialNumber']}/{document.get('version', 1)}" if "serialNumber" in document else ""
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as fault:
         raise _not_a_bill(label, f"{type(fault).__name__}: {fault}") from fault
-    return Product(name, digests[0] if digests else "", matches) if matches or not quick else None
+    return Product(name, digests[0] if digests else "", matches, serial) if matches or not quick else None
 
 
 def _not_a_bill(label: str, details: str) -> VerificationError:
@@ -253,7 +256,8 @@ def _matches(advisory: Advisory, components: Sequence[Mapping[str, Any]]) -> Ite
         if certainties:
             certainty: Certainty = "affected" if "affected" in certainties else "unclear"
             required = component.get("scope", "required") == "required"
-            yield Match(str(component["name"]), str(component.get("version", "")), certainty, required)
+            name, version = str(component["name"]), str(component.get("version", ""))
+            yield Match(name, version, certainty, required, str(component.get("bom-ref", "")))
         yield from _matches(advisory, component.get("components", []))
 
 
