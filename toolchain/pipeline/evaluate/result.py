@@ -53,6 +53,24 @@ class Comparison:
         return {"first": self.first, "second": self.second, **asdict(self.loss), "verdict": str(self.verdict)}
 
 
+def compare(metric: Metric, first: Side, second: Side) -> Comparison:
+    """Return what the second side loses against the first."""
+    if metric.is_answer:
+        values = [np.array([score.value for score in side.scores]) for side in (first, second)]
+        loss = compare_answers(*values)
+    else:
+        loss = compare_scores(np.array(_losses(metric, first, second)))
+    return Comparison(first.name, second.name, loss.scaled(metric.scale))
+
+
+def _losses(metric: Metric, first: Side, second: Side) -> list[float]:
+    """Return the loss of each sample; differences that rounding explains are 0."""
+    return [
+        0.0 if abs(a.value - b.value) <= max(a.rounding, b.rounding) else metric.sign * (a.value - b.value)
+        for a, b in zip(first.scores, second.scores, strict=True)
+    ]
+
+
 @dataclass(frozen=True)
 class Change:
     """A sample with another answer, or another score, on the device than with the reference."""
@@ -85,22 +103,7 @@ class Evaluation:
         pairs = sorted(
             combinations(self.sides, 2), key=lambda pair: (pair[0].name, pair[1].name) != (REFERENCE, DEVICE)
         )
-        return tuple(self._compare(first, second) for first, second in pairs)
-
-    def _compare(self, first: Side, second: Side) -> Comparison:
-        if self.metric.is_answer:
-            values = [np.array([score.value for score in side.scores]) for side in (first, second)]
-            loss = compare_answers(*values)
-        else:
-            loss = compare_scores(np.array(self._losses(first, second)))
-        return Comparison(first.name, second.name, loss.scaled(self.metric.scale))
-
-    def _losses(self, first: Side, second: Side) -> list[float]:
-        """Return the loss of each sample; differences that rounding explains are 0."""
-        return [
-            0.0 if abs(a.value - b.value) <= max(a.rounding, b.rounding) else self.metric.sign * (a.value - b.value)
-            for a, b in zip(first.scores, second.scores, strict=True)
-        ]
+        return tuple(compare(self.metric, first, second) for first, second in pairs)
 
     @cached_property
     def changes(self) -> tuple[Change, ...]:
@@ -108,7 +111,7 @@ class Evaluation:
         reference, device = self.side(REFERENCE), self.side(DEVICE)
         changes = [
             Change(index, loss * self.metric.scale)
-            for index, loss in enumerate(self._losses(reference, device))
+            for index, loss in enumerate(_losses(self.metric, reference, device))
             if loss or reference.scores[index].answer != device.scores[index].answer
         ]
         return tuple(sorted(changes, key=lambda change: -change.loss))
