@@ -19,7 +19,9 @@ from toolchain import interrupts
 from toolchain.progress import Progress, Step, stage
 from toolchain.quantize.real_scales import Layer, Quantizer
 
-_RANKING_S, _SEARCH_S = 120.0, 240.0  # of trials with groups of layers, and of all trials
+_RANKING_S, _SEARCH_S = 100.0, 180.0  # of trials with groups of layers, and of all trials
+
+_DIGITS = 4  # of what a layer gives back
 
 Judge = Callable[[onnx.ModelProto], float]
 """Measures a network: more is worse."""
@@ -148,15 +150,17 @@ class _Search:
         """Drop the layers without which the loss is within the budget too; measure what the others give back."""
         loss = self._loss(kept)
         gains: dict[str, float | None] = {}
-        for number, layer in enumerate(reversed(list(kept))):
+        order = kept[::-1]
+        for number, layer in enumerate(order):
             if not self._has_time(_SEARCH_S):
                 break
-            self._tell(Step("checking the layers that stay float", number, len(kept), "layers"))
+            self._tell(Step("checking the layers that stay float", number, len(order), "layers"))
             others = [other for other in kept if other is not layer]
             loss_without = self._loss(others)
             if loss_without <= self._budget.most:
                 kept, loss = others, loss_without
             else:
-                gains[layer.name] = loss_without - loss if math.isfinite(loss_without - loss) else None
+                gain = loss_without - loss
+                gains[layer.name] = round(gain, _DIGITS) if math.isfinite(gain) else None
         layers = [FloatLayer(layer.name, layer.operator, gains.get(layer.name)) for layer in kept]
         return tuple(sorted(layers, key=lambda layer: math.inf if layer.gives_back is None else -layer.gives_back))

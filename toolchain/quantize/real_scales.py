@@ -131,7 +131,9 @@ def _find_layers(graph: Graph) -> tuple[Layer, ...]:
 def _is_layer(graph: Graph, node: onnx.NodeProto) -> bool:
     if node.op_type not in _LAYERS or node.input[0] in graph.weights or not graph.is_float(node.input[1]):
         return False
-    return all(graph.is_float(name) for name in node.input[_BIAS:] if name)
+    bias = [name for name in node.input[_BIAS:] if name]
+    # ONNX Runtime's quantizer loses a factor of the bias.
+    return all(map(graph.is_float, bias)) and not (bias and protos.get_attribute(node, "beta", 1.0) != 1)
 
 
 def _needed(graph: Graph) -> set[str]:
@@ -144,65 +146,60 @@ def _needed(graph: Graph) -> set[str]:
 
 
 class Quantizer:
-    """Quantizes a network by ranges that were measured once.
+    """Quantizes a network by ranges that were measured once; ONNX Runtime's quantizer runs once, as it takes seconds.
 
     Args:
         network: The network.
         ranges: Its ranges, as `calibrate` returns them.
+
+    Raises:
+        InputError: ONNX Runtime's quantizer cannot convert the network.
     """
 
     def __init__(self, network: FloatNetwork, ranges: Any) -> None:
         self.layers = network.layers
         self._original = Graph(network.proto)
-        self._proto = protos.clone(network.proto)
-        self._ranges = ranges
-        ort.quantization().quant_utils.add_infer_metadata(self._proto)
-        self._added = {entry.key for entry in self._proto.metadata_props} - {
-            entry.key for entry in network.proto.metadata_props
-        }
+        self._whole = _convert(network, ranges, self._int8_nodes(()))
+
+    def _int8_nodes(self, floats: Collection[str]) -> list[str]:
+        return [name for layer in self.layers if layer.name not in floats for name in layer.nodes]
 
     def quantized(self, floats: Collection[str] = ()) -> onnx.ModelProto:
-        """Return the network in QDQ form; the layers of these names stay float.
-
-        Raises:
-            InputError: ONNX Runtime's quantizer cannot convert the network.
-        """
-        names = [name for layer in self.layers if layer.name not in floats for name in layer.nodes]
-        proto = protos.clone(self._proto)
-        if names:
-            proto = self._convert(proto, names)
-        kept = [protos.clone(entry) for entry in proto.metadata_props if entry.key not in self._added]
-        protos.set_repeated(proto.metadata_props, kept)
+        """Return the network in QDQ form; the layers of these names stay float."""
+        proto = protos.clone(self._whole)
+        unround(proto, self._original, self._int8_nodes(floats))
+        ort.quantization().onnx_model.ONNXModel(proto).topological_sort()
+        protos.set_repeated(proto.metadata_props, map(protos.clone, self._original.proto.metadata_props))
         proto.metadata_props.add(key=_MARK, value="real scales")
         return proto
 
-    def _convert(self, proto: onnx.ModelProto, names: list[str]) -> onnx.ModelProto:
-        tools = ort.quantization()
-        try:
-            with _silent():
-                quantizer = tools.QDQQuantizer(
-                    proto,
-                    per_channel=True,
-                    reduce_range=False,
-                    weight_qType=tools.QuantType.QInt8,
-                    activation_qType=tools.QuantType.QUInt8,
-                    tensors_range=self._ranges,
-                    nodes_to_quantize=names,
-                    nodes_to_exclude=[],
-                    op_types_to_quantize=sorted(_LAYERS | _BETWEEN),
-                    extra_options={},
-                )
-                quantizer.quantize_model()
-                unround(quantizer.model.model, self._original, names)
-                quantizer.model.topological_sort()
-        except Exception as fault:  # its exceptions share no base class of their own
-            raise InputError(
-                "ONNX Runtime's quantizer cannot convert the model",
-                details=f"{type(fault).__name__}: {str(fault).strip()[-2000:]}",
-                hint="keep the layer that it names float: --exclude NAME",
-            ) from fault
-        converted: onnx.ModelProto = quantizer.model.model
-        return converted
+
+def _convert(network: FloatNetwork, ranges: Any, names: list[str]) -> onnx.ModelProto:
+    tools = ort.quantization()
+    proto = protos.clone(network.proto)
+    tools.quant_utils.add_infer_metadata(proto)  # otherwise it infers shapes by files
+    try:
+        with _silent():
+            quantizer = tools.QDQQuantizer(
+                proto,
+                per_channel=True,
+                reduce_range=False,
+                weight_qType=tools.QuantType.QInt8,
+                activation_qType=tools.QuantType.QUInt8,
+                tensors_range=ranges,
+                nodes_to_quantize=names,
+                nodes_to_exclude=[],
+                op_types_to_quantize=sorted(_LAYERS | _BETWEEN),
+                extra_options={},
+            )
+            whole: onnx.ModelProto = quantizer.quantize_model()
+    except Exception as fault:  # its exceptions share no base class of their own
+        raise InputError(
+            "ONNX Runtime's quantizer cannot convert the model",
+            details=f"{type(fault).__name__}: {str(fault).strip()[-2000:]}",
+            hint="keep the layer that it names float: --exclude NAME",
+        ) from fault
+    return whole
 
 
 def calibrate(network: FloatNetwork, samples: Sequence[Tensors], method: str, tell: Progress) -> Any:

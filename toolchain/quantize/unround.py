@@ -39,23 +39,26 @@ class _Unrounding:
             for node in proto.graph.node
             if node.op_type == _DEQUANTIZE and node.input[0] in makers
         }
-        self._nodes_added: list[onnx.NodeProto] = []
-        self._restored: dict[str, str] = {}  # names of unrounded tensors behind a restored activation
+        self._added: list[onnx.NodeProto] = []
+        self._tensors = makers.keys()
+        self._weights: dict[str, str] = {tensor.name: tensor.name for tensor in proto.graph.initializer}
+        self._restored: dict[str, str] = {}  # names of unrounded tensors behind activations that were dropped
 
     def run(self) -> None:
-        source = {node.name: node for node in self._original.nodes}
+        originals = {node.name: node for node in self._original.nodes}
         for node in list(self._graph.node):
             if node.op_type in {_QUANTIZE, _DEQUANTIZE} or node.name in self._int8_nodes:
                 continue
+            original = originals[node.name]
             for index, name in enumerate(node.input):
                 if name in self._pairs:
                     node.input[index] = self._unrounded(name)
-                elif node.name in source and source[node.name].input[index] in self._original.weights:
-                    node.input[index] = self._weight(source[node.name].input[index])
+                elif original.input[index] in self._original.weights:
+                    node.input[index] = self._weight(original.input[index])
         for value in self._graph.output:
             if value.name in self._pairs:
                 self._free_result(value.name)
-        self._graph.node.extend(self._nodes_added)
+        self._graph.node.extend(self._added)
         self._drop_unread()
         protos.drop_unread_weights(self._graph)
 
@@ -63,31 +66,40 @@ class _Unrounding:
         """Return the tensor that stands for a rounded one before it was rounded."""
         before = str(self._pairs[rounded].input[0])
         tensor = before if before in self._original.makers else rounded
-        maker = self._original.makers.get(tensor)
-        if maker is None or maker.name in self._nodes:
-            return before
-        if before not in self._restored:  # a dropped activation, which is done by the rounding for other readers
-            self._restored[before] = f"{tensor}.unrounded"
-            activation = protos.clone(maker)
-            activation.input[0] = before
-            activation.output[0] = self._restored[before]
-            self._nodes_added.append(activation)
-            for name in activation.input[1:]:
-                if name in self._original.weights:
-                    self._weight(name)
+        if before not in self._restored:
+            self._restored[before] = self._restore_activations(before, tensor)
         return self._restored[before]
 
+    def _restore_activations(self, before: str, tensor: str) -> str:
+        """Add the activations that were dropped before a tensor, as the rounding does their work for other readers."""
+        dropped: list[onnx.NodeProto] = []
+        maker = self._original.makers.get(tensor)
+        while maker is not None and maker.name not in self._nodes:
+            dropped.insert(0, maker)
+            maker = self._original.makers.get(maker.input[0])
+        for node in dropped:
+            activation = protos.clone(node)
+            for index, name in enumerate(activation.input):
+                if name in self._original.weights:
+                    activation.input[index] = self._weight(name)
+            activation.input[0] = before
+            before = f"{node.output[0]}.unrounded"
+            activation.output[0] = before
+            self._added.append(activation)
+        return before
+
     def _weight(self, name: str) -> str:
-        """Keep a weight in floats, which a layer in int8 may share."""
-        if all(tensor.name != name for tensor in self._graph.initializer):
-            self._graph.initializer.append(protos.clone(self._original.weights[name]))
-        return name
+        """Return a weight in floats; a layer in int8 may have it, too, and a bias there keeps its name."""
+        if name not in self._weights:
+            self._weights[name] = f"{name}.float" if name in self._tensors else name
+            self._graph.initializer.append(protos.clone(self._original.weights[name], self._weights[name]))
+        return self._weights[name]
 
     def _free_result(self, name: str) -> None:
         """Let a result of the graph have the values before they are rounded."""
         unrounded, rounded = self._unrounded(name), f"{name}.rounded"
         names = {name: rounded, unrounded: name}
-        for node in (*self._graph.node, *self._nodes_added):
+        for node in (*self._graph.node, *self._added):
             for field in (node.input, node.output):
                 for index, tensor in enumerate(field):
                     field[index] = names.get(tensor, tensor)

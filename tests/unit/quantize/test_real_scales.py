@@ -122,6 +122,35 @@ def test_a_float_layer_reads_what_is_not_rounded(tmp_path):
     assert operators(partly).count("Relu") == 2, "the rounding did the work of the first one"
 
 
+def test_activations_in_a_row_come_back(tmp_path):
+    """The quantizer drops them, since the bytes of the last one have its limits."""
+    proto = chain(
+        node("Conv", ["x", "w1"], ["c1"]),
+        node("Relu", ["c1"], ["r1"]),
+        node("Clip", ["r1", "low", "high"], ["l1"]),
+        node("Conv", ["l1", "w2"], ["y"]),
+        low=np.float32(0.1),
+        high=np.float32(0.5),
+    )
+    made = quantizer(proto, tmp_path)
+    assert not {"Relu", "Clip"} & set(operators(made.quantized()))
+    partly = made.quantized(["y"])
+    assert {"Relu", "Clip"} <= set(operators(partly))
+    assert ratio(proto, partly) > 30
+
+
+def test_a_product_with_factors(tmp_path):
+    held = {"w": qdq_nets.weights(10, 432), "b": qdq_nets.random((10,), 1)}
+
+    def product(**factors):
+        nodes = [node("Flatten", ["x"], ["f"]), node("Gemm", ["f", "w", "b"], ["y"], transB=1, **factors)]
+        return qdq_nets.floating(nodes, (1, 3, 12, 12), held)
+
+    assert ratio(product(alpha=0.5), quantizer(product(alpha=0.5), tmp_path).quantized()) > 30
+    with pytest.raises(InputError, match="no layer to quantize"):
+        quantizer(product(beta=3.0), tmp_path)
+
+
 def test_a_float_layer_keeps_a_weight_that_it_shares(tmp_path):
     shared = qdq_nets.weights(3, 3, 3, 3)
     nodes = [node("Conv", ["x", "w"], ["c1"]), node("Conv", ["c1", "w"], ["y"])]
