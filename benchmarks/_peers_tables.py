@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from _peers import OTHER_PRECISION, PEERS, TITLES
@@ -52,7 +53,8 @@ def _markdown(found: Sequence[dict[str, Any]]) -> str:
     for one in found:
         peer, ratio = best(one, "value")
         cells = [latency(one, name) for name in names]
-        rows.append([one["name"], *cells, f"{ratio:.2f} {TITLES[peer]}", f"{best(one, 'p99')[1]:.2f}"])
+        network = Path(one["name"]).name.removesuffix(".onnx")
+        rows.append([network, *cells, f"{ratio:.2f} {TITLES[peer]}", f"{best(one, 'p99')[1]:.2f}"])
     means = geometric_means(found)
     rows.append(["geometric mean", *("" for _ in names), f"{means['median']:.2f}", f"{means['p99']:.2f}"])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)

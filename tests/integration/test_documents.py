@@ -82,7 +82,10 @@ DASK = Shown("it needs several machines; tests/unit/tuning/build/cluster runs cl
 FPGA = Shown("it needs a board with an FPGA")
 PICTURES = {"resnet-50": "model.onnx"}
 LONG = ("README.md", "docs/tuning.md", "docs/adding-a-board.md")
-NIGHTLY = ("docs/tuning.md", "docs/vta.md")
+NIGHTLY = {
+    *("docs/tuning.md", "docs/vta.md", "docs/profile.md", "docs/gate.md"),
+    *("docs/registry.md", "docs/rollout.md", "docs/offline.md", "docs/cpu.md"),
+}  # a minute or more each; the tests of these subjects run the same commands
 DENSE = {r"resnet-50|mobilenet": "mlp"}
 DEVICES = """printf '[devices.%s]\\nboard = "%s"\\nhost = "%s"\\n' {} >devices.toml"""
 SERVED = DEVICES.format("rk3399-1 rk3399 10.0.0.7")
@@ -178,6 +181,8 @@ python -c 'import numpy; numpy.savez("x.npz", x=numpy.zeros((1, 3, 224, 224), "f
     "docs/evaluate.md": [
         ("toolchain evaluate", Shown("test_evaluate.py runs such evaluations")),
         ("# mymetrics.py", Shown("test_evaluate.py calls such functions")),
+        ("toolchain deploy int8.onnx", Shown("test_evaluate.py deploys with such a file")),
+        ('data = "pictures"', Shown("test_evaluate.py deploys with such a file")),
     ],
     "docs/gate.md": [
         (
@@ -190,6 +195,7 @@ toolchain build mlp --board rpi4 --without all -o old && toolchain package old -
                 after="test -s gate.html && test -s gate.xml && test -s gate.json",
             ),
         ),
+        ("toolchain gate int8.tar", Shown("test_evaluate.py gates the accuracy of two releases")),
         (
             "toolchain gate build/new.tar",
             Run(

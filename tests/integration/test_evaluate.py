@@ -180,3 +180,63 @@ def test_wrong_inputs_end_before_the_device_is_contacted(good, desk, tmp_path, m
         outcome = toolchain("evaluate", good.folder, *words)
         assert outcome.code == 2, (words, outcome.err)
         assert all(part in outcome.err for part in message.split(".*")), (message, outcome.err)
+
+
+@pytest.mark.parametrize(
+    ("new", "limit", "code", "verdict"), [("mean", 1, 6, "regression"), ("", 20, 0, "pass"), ("", 0, 7, "inconclusive")]
+)
+def test_the_accuracy_of_a_gate(new, limit, code, verdict, good, desk, tmp_path):
+    words = ["--accuracy", limit, "--data", desk.folder / "test", "--metric", "top1", "--retrained", "--limit", 100]
+    words += ["--root", tmp_path / "root", "--round-ms", 1, "--worst", 900, "--least", 800]
+    words += ["--json", tmp_path / "gate.json", "--junit", tmp_path / "gate.xml", "--html", tmp_path / "gate.html"]
+    folder = tmp_path / "new"
+    folder.mkdir()
+    given = {"x": np.ones((1, 3, shapes_data.SIZE, shapes_data.SIZE), np.float32)}
+    built = bundles.of_model(shapes_data.classifier(desk.weights, new), folder, given)
+    outcome = toolchain("gate", built.folder, "--base", good.folder, *words)
+    assert outcome.code == code, outcome.err
+    compared = json.loads((tmp_path / "gate.json").read_text())["accuracy"]
+    assert (compared["verdict"], compared["samples"], compared["base"]) == (verdict, 100, 100)
+    assert bool(compared["changed"]) is bool(new)
+    cases = {case.get("name"): case for case in ET.parse(tmp_path / "gate.xml").getroot().iter("testcase")}  # noqa: S314 - our own
+    assert [child.get("type") for child in cases["accuracy"]] == ([] if code == 0 else [verdict])
+    assert "top1" in (tmp_path / "gate.html").read_text()
+
+
+def test_a_deploy_refuses_a_release_that_loses_too_much(desk, tmp_path):
+    table = tmp_path / "evaluation.toml"
+    table.write_text(
+        f'data = "{desk.folder / "test"}"\nmetric = "top1"\nmost_lost = 20\nmodel = "{desk.folder / "float.onnx"}"\n'
+    )
+    words = ["--evaluate", table, "--root", tmp_path / "root", "--budget", 0, "--json", tmp_path / "report.json"]
+    good = toolchain("deploy", desk.folder / "float.onnx", *words)
+    assert good.code == 0, good.err
+    summary = json.loads((tmp_path / "report.json").read_text())["evaluation"]
+    assert (summary["samples"], summary["device"], summary["loss"]["value"]) == (200, 100, 0)
+    current = json.loads(toolchain("status", "--root", tmp_path / "root", "--json", "-").out)["current"]
+    worse = tmp_path / "worse.onnx"
+    onnx.save(shapes_data.classifier(desk.weights, "mean"), worse)
+    refused = toolchain("deploy", worse, *words)
+    assert refused.code == 6
+    assert "the limit is 20" in refused.err
+    assert "keeps its previous release" in refused.err
+    assert json.loads(toolchain("status", "--root", tmp_path / "root", "--json", "-").out)["current"] == current
+
+
+@pytest.mark.parametrize(
+    ("text", "phrase"),
+    [
+        ('data = "test"\nmetric = "top1"\n', "most_lost: is missing"),
+        ('data = "test"\nmetric = "top1"\nmost_lost = -1\n', "most_lost"),
+        ('data = "test"\nmetric = "top1"\nmost_lost = 1\nlabel = "x"\n', "labels"),
+        ('data = "absent"\nmetric = "top1"\nmost_lost = 1\n', "there are no data"),
+        ('data = "test"\nmetric = "top6"\nmost_lost = 1\n', "there is no metric 'top6'"),
+        ("data = [\n", "is not TOML"),
+    ],
+)
+def test_a_wrong_file_is_refused_before_the_build(text, phrase, desk, tmp_path):
+    table = desk.folder / "wrong.toml"
+    table.write_text(text)
+    outcome = toolchain("deploy", desk.folder / "float.onnx", "--evaluate", table, "--root", tmp_path / "root")
+    assert (outcome.code, phrase in outcome.err) == (2, True), outcome.err
+    assert not (tmp_path / "root").exists()

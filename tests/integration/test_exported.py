@@ -19,7 +19,12 @@ LIMIT = 1e-4
 ALIVE = 10 * LIMIT
 """What two inputs must at least differ by in the outputs, for the limit to tell right from wrong."""
 
-CHOSEN = exported.NAMES if "TOOLCHAIN_EXPORTED" in os.environ else exported.NAMES[::3]
+ALL = "TOOLCHAIN_EXPORTED" in os.environ
+SLOW = {"ssdlite-boxes-script"}  # minutes; the detectors of other tests have the same operators
+CHOSEN = [
+    pytest.param(name, marks=pytest.mark.nightly if name in SLOW and not ALL else ())
+    for name in (exported.NAMES if ALL else exported.NAMES[::3])
+]
 
 
 @pytest.mark.parametrize("name", CHOSEN)

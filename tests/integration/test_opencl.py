@@ -354,7 +354,7 @@ def test_doctor_finds_the_library_and_the_driver():
 # --- networks --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("network", ["mlp", "squeezenet_v1.1"])
+@pytest.mark.parametrize("network", ["mlp", pytest.param("squeezenet_v1.1", marks=pytest.mark.nightly)])
 def test_a_network_is_deployed_and_right(network, tmp_path, monkeypatch):
     monkeypatch.setenv("EDGE_OPENCL_CACHE", str(tmp_path / "cache"))
     words = ["--board", "opencl-local", "--root", tmp_path / "root", "--budget", 0, "--json", "-"]

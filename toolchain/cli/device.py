@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from toolchain.board import Board
     from toolchain.device import trust
     from toolchain.device.application import Trial
+    from toolchain.pipeline.evaluate import Requirement
     from toolchain.pipeline.run import RunRequest
 
 _USUAL_LENGTH_S = 60.0
@@ -43,6 +44,12 @@ class DeployOptions:
     compiling: common.CompileOptions = record(common.CompileOptions)
     tolerance: float | None = common.tolerance()
     samples: int = common.samples("Compare the outputs of N random inputs, and count changed classes.")
+    evaluate: Path | None = option(
+        "--evaluate",
+        type=common.PATH,
+        metavar="FILE.toml",
+        help="Run your own samples on the device, and refuse a release that loses more than this file allows.",
+    )
     trials: int | None = option(
         "--trials", type=click.IntRange(min=1), help="Tune the model first, with N trials; see `toolchain tune`."
     )
@@ -76,10 +83,29 @@ class DeployOptions:
                 "--unchecked is only for packages: a model is built with its reference outputs",
                 hint="leave --unchecked out",
             )
+        if self.evaluate and self.unchecked:
+            raise InputError("--evaluate and --unchecked contradict each other", hint="leave one of them out")
         if self.trials and built:
             raise InputError("--trials tunes a model, but this one is already built", hint="leave --trials out")
         if self.trials and self.compiling.no_records:
             raise InputError("--no-records ignores the records that --trials makes", hint="leave one of them out")
+
+    def requirement(self, source: str) -> Requirement | None:
+        """Read the file of --evaluate.
+
+        Raises:
+            InputError: It is wrong.
+        """
+        if not self.evaluate:
+            return None
+        from toolchain.pipeline import evaluate
+        from toolchain.pipeline.source import is_built
+
+        requirement = evaluate.read_requirement(self.evaluate)
+        if is_built(source):
+            return requirement
+        fixed = common.parse_fixed(self.model.fixed)
+        return requirement.of_model(evaluate.ModelFiles(source, fixed=fixed, seed=self.model.seed))
 
     def tune_options(self, trials: int) -> tuning.TuneOptions:
         """Return the options of `tune` for the tuning before the build."""
@@ -145,6 +171,7 @@ def run_deploy(console: Console, source: str, options: DeployOptions) -> Result:
         tune=functools.partial(tuning.run_tune, console, source, options.tune_options(options.trials))
         if options.trials
         else None,
+        requirement=options.requirement(source),
         warnings=lambda connected, facts: connection.cpu_warnings(connected, facts, device, options.measuring.threads),
     )
     report = dataclasses.replace(deploy_model(job), board_reason=device.resolve().reason)

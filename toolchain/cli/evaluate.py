@@ -97,14 +97,12 @@ def evaluate(console: Console, /, source: str, options: EvaluateOptions) -> Resu
             progress=console.say,
             access=options.registry.access(),
         ),
-        data=options.data,
-        metric=options.metric,
+        samples=evaluating.SampleRequest(
+            options.data, options.metric, options.labels, options.preprocess, options.limit
+        ),
         files=evaluating.ModelFiles(
             str(options.model or ""), str(options.compiled or ""), common.parse_fixed(options.fixed), options.seed
         ),
-        labels=options.labels,
-        preprocess=options.preprocess,
-        limit=options.limit,
         most_lost=options.most_lost,
         threads=options.threads or 0,
     )

@@ -12,6 +12,7 @@ import click
 from toolchain.cli import common, connection, declare, values
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
+from toolchain.cli.evaluate import EvaluateOptions
 from toolchain.cli.gathering import gather, option, record, same
 from toolchain.cli.registry import RegistryOptions
 from toolchain.cli.reports import JUNIT, PAGE, json_kind, write_reports
@@ -19,6 +20,7 @@ from toolchain.errors import InputError
 
 if TYPE_CHECKING:
     from toolchain.pipeline.gate import Gate, GateSettings
+    from toolchain.pipeline.gate.accuracy import AccuracyLimit
     from toolchain.stats import Rule
 
 _PERCENT = values.Limit(min=0.0, max=1000.0)
@@ -116,6 +118,19 @@ class GateOptions:
         type=_PERCENT,
         help="Also limit the increase of the size of all files.",
     )
+    accuracy: float | None = option(
+        "--accuracy",
+        metavar="LIMIT",
+        type=values.Limit(min=0.0),
+        help="Also run NEW and OLD on --data: NEW may lose at most LIMIT, in the unit of --metric, at 99 % confidence.",
+    )
+    data: Path | None = option("--data", type=common.PATH, help="Samples for --accuracy, as for `evaluate`.")
+    metric: str | None = option(
+        "--metric", metavar="METRIC", help="Metric for --accuracy: top1, top5, cosine, mse, or module:function."
+    )
+    labels: Path | None = same(EvaluateOptions, "labels")
+    preprocess: str = same(EvaluateOptions, "preprocess")
+    limit: int | None = same(EvaluateOptions, "limit")
     allow_emulated: bool = option(
         "--allow-emulated", is_flag=True, help="Allow an emulated device; results are marked as emulated."
     )
@@ -128,7 +143,7 @@ class GateOptions:
         """Return the settings of the gate.
 
         Raises:
-            InputError: The rounds are too few for the confidence.
+            InputError: The rounds are too few for the confidence, or the samples are wrong.
         """
         from toolchain.pipeline.gate import GateSettings
 
@@ -145,9 +160,28 @@ class GateOptions:
             peak_memory=shares[0],
             load_time=shares[1],
             package_size=shares[2],
+            accuracy=self._accuracy_limit(),
             retrained=self.retrained,
             allow_emulated=self.allow_emulated,
         )
+
+    def _accuracy_limit(self) -> AccuracyLimit | None:
+        if self.accuracy is None:
+            words = ("--data", "--metric", "--labels", "--preprocess", "--limit")
+            values_of = (self.data, self.metric, self.labels, self.preprocess, self.limit)
+            if names := [word for word, value in zip(words, values_of, strict=True) if value]:
+                raise InputError(f"{names[0]} has no effect without --accuracy", hint="add --accuracy LIMIT")
+            return None
+        if not self.data or not self.metric:
+            raise InputError(
+                f"--accuracy needs {'--metric' if self.data else '--data'}",
+                hint="for example: --accuracy 0.5 --data pictures/ --metric top1",
+            )
+        from toolchain.pipeline.evaluate import SampleRequest
+        from toolchain.pipeline.gate.accuracy import AccuracyLimit
+
+        request = SampleRequest(self.data, self.metric, self.labels, self.preprocess, self.limit)
+        return AccuracyLimit(request.open(), self.accuracy)
 
     def write(self, outcome: Gate) -> Result:
         """Write the reports; return what to print, with the error of a gate that did not pass."""
@@ -170,7 +204,7 @@ def gate(console: Console, /, source: str, options: GateOptions) -> Result:
     """NEW and OLD run in turns on the device. Each is a package, the folder of a bundle, an address in a registry
     (oci://HOST/REPOSITORY@sha256:DIGEST), or a release that the device keeps: `current`, its number, or its digest.
 
-    Exit codes: 0: NEW passes. 5: its outputs differ. 6: it is slower. 7: inconclusive (too much noise).
+    Exit codes: 0: NEW passes. 5: its outputs differ. 6: it is slower or worse. 7: inconclusive (too much noise).
     """
     from toolchain import registry
     from toolchain.pipeline import ab

@@ -23,8 +23,8 @@ _SUBJECTS = {
     DEVICE: "--board --host --place --devices --root --identity --ssh-config --known-hosts --wait",
     FLEET: "--fleet --inventory --board-var",
     ROLLOUT: "--waves --parallel --stop-after --success-threshold --roll-back --state",
-    LIMITS: "--base --least --worst --confidence --peak-memory --load-time --package-size --retrained --allow-emulated"
-    " --metric --most-lost",
+    LIMITS: "--base --least --worst --confidence --peak-memory --load-time --package-size --accuracy --retrained"
+    " --allow-emulated --metric --most-lost",
     QUANTIZATION: "--calibration --method --exclude",
     ACCURACY: "--min-snr",
     MODEL: "--shape --dim --fix --seed --input --image --labels --data --limit --preprocess --model --compiled",
@@ -33,7 +33,7 @@ _SUBJECTS = {
     TRIALS: "--number --repeat --min-repeat-ms --cooldown --cache-flush --timeout --build-timeout",
     COMPILATION: "--toolchain --records --no-records --emulated --modelled --without --no-winograd --float16"
     " --half-sums --gpu --cl-option --cost --max-ram",
-    VERIFICATION: "--tolerance --samples --unchecked",
+    VERIFICATION: "--tolerance --samples --evaluate --unchecked",
     MEASUREMENT: "--budget --rounds --round-ms --runs --threads --no-pin --energy --against",
     RATE: "--period --for --deadline --load --fifo --mlock",
     BUILDERS: "--builders --builders-ca --builders-cert --builders-key --builders-plain",

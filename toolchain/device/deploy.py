@@ -11,7 +11,7 @@ from toolchain.bundle import Bundle
 from toolchain.device import application, runner, trust, verification
 from toolchain.device.application import Started
 from toolchain.device.connected import ConnectedDevice
-from toolchain.device.installed import DeviceRelease
+from toolchain.device.installed import DeviceRelease, Installed
 from toolchain.device.probe.facts import DeviceFacts
 from toolchain.device.rate import Rate
 from toolchain.device.runner import Run
@@ -37,6 +37,7 @@ class Settings:
         samples: How many inputs a deploy compares with the reference.
         library: Whether a deploy also installs the library for applications.
         unchecked: Whether a deploy accepts a bundle without its reference; the device marks the release.
+        accept: Called when the outputs are verified and before the release becomes current; it raises to refuse it.
         energy: Whether a benchmark measures energy as well.
         rate: The rate that a benchmark also runs at; None for back to back only.
     """
@@ -49,6 +50,7 @@ class Settings:
     samples: int = 1
     library: bool = False
     unchecked: bool = False
+    accept: Callable[[DeviceRelease], None] | None = None
     energy: bool = False
     rate: Rate | None = None
 
@@ -122,14 +124,11 @@ def deploy(
             difference = verification.check_outputs(run, samples, bundle.manifest, settings.tolerance)
         with stages.timed("samples" if random else "smoke"):
             compared = verification.check_samples(release, random, settings.tolerance, stages.tell) if random else None
-        with stages.timed("application" if device.entry.run else "deploy"):
-            # Only here does the new release become current: all checks before leave the device as it was.
-            device.store.releases.mark(bundle.digest, unchecked=difference is None)
-            changed, started = _activate(release, library, stages)
-        with stages.timed("deploy"):
-            # After the activation: a release that is not healthy must not keep the device from going back.
-            verified = trust.note_minimum(device.store, installed.verified, installed.folders["runners"])
-            device.store.releases.prune(device.board.keep)
+        if settings.accept:
+            settings.accept(release)
+        # Only here does the new release become current: all checks before leave the device as it was.
+        device.store.releases.mark(bundle.digest, unchecked=difference is None)
+        changed, started, verified = _make_current(installed, library, stages)
     return Deployment(
         digest=bundle.digest,
         changed=changed,
@@ -144,14 +143,24 @@ def deploy(
     )
 
 
-def _activate(release: DeviceRelease, library: Program | None, stages: Stages) -> tuple[bool, Started | None]:
-    """Make the release current; return whether it was not so before, and how the application started."""
-    store, run_table = release.device.store, release.device.entry.run
-    if library:
-        store.blobs.offer(library.sha256)
-    if run_table is None:
-        return store.releases.activate(release.digest), None
-    return application.activate(store, release.digest, run_table, stages.tell)
+def _make_current(
+    installed: Installed, library: Program | None, stages: Stages
+) -> tuple[bool, Started | None, Verified | None]:
+    """Make it current; return whether it was not so before, how the application started, and its signatures."""
+    device, digest = installed.release.device, installed.release.digest
+    store, run_table, started = device.store, device.entry.run, None
+    with stages.timed("application" if run_table else "deploy"):
+        if library:
+            store.blobs.offer(library.sha256)
+        if run_table:
+            changed, started = application.activate(store, digest, run_table, stages.tell)
+        else:
+            changed = store.releases.activate(digest)
+    with stages.timed("deploy"):
+        # After the activation: a release that is not healthy must not keep the device from going back.
+        verified = trust.note_minimum(store, installed.verified, installed.folders["runners"])
+        store.releases.prune(device.board.keep)
+    return changed, started, verified
 
 
 def roll_back(device: ConnectedDevice, progress: Callable[[str], None]) -> tuple[Generation, Started | None]:

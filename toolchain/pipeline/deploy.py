@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from toolchain import temporary
 from toolchain.bundle import Bundle, check_board
@@ -15,6 +16,7 @@ from toolchain.device import bench, deploy, verification
 from toolchain.device.bench import Measurement
 from toolchain.device.connected import ConnectedDevice
 from toolchain.device.deploy import Settings
+from toolchain.device.installed import DeviceRelease
 from toolchain.device.lock import Owner
 from toolchain.device.probe.facts import DeviceFacts
 from toolchain.device.runner import Plan
@@ -26,6 +28,9 @@ from toolchain.pipeline.report import Report
 from toolchain.pipeline.source import BundleSource, Loaded
 from toolchain.progress import Stages, stage
 from toolchain.tensors import Tensors
+
+if TYPE_CHECKING:
+    from toolchain.pipeline.evaluate import Evaluation, Requirement, Samples
 
 Connect = Callable[[], AbstractContextManager[ConnectedDevice]]
 
@@ -39,6 +44,7 @@ class Job:
     settings: Settings
     folder: Path | None = None  # where the bundle is kept; None to keep none
     tune: Callable[[], object] | None = None  # tunes the model before it is built
+    requirement: Requirement | None = None  # what the release must keep on the user's samples, or it is refused
     # Returns what else makes the result doubtful
     warnings: Callable[[ConnectedDevice, DeviceFacts], tuple[str, ...]] = lambda _device, _facts: ()
 
@@ -49,7 +55,8 @@ def deploy_model(job: Job) -> Report:
     Raises:
         ToolchainError: With its cause; the device keeps the release that it had, unless only the measurement failed.
     """
-    source, stages = job.source, job.source.stages
+    source, stages, settings = job.source, job.source.stages, job.settings
+    own_samples = job.requirement.samples.open() if job.requirement else None
     with temporary.folder() as scratch, contextlib.ExitStack() as stack:
         folder = job.folder or Path(scratch) / "bundle"
         # Records that the build will use may be made only now, by tuning.
@@ -58,10 +65,38 @@ def deploy_model(job: Job) -> Report:
         if job.tune:
             job.tune()
         bundle, runner = obtain_with_runner(source, folder, checked)
+        evaluations: list[Evaluation] = []
+        if job.requirement and own_samples:
+            accept = _evaluator(job.requirement, own_samples, bundle.manifest, stages, evaluations)
+            settings = replace(settings, accept=accept)
         with stages.timed("connect"):
             device = stack.enter_context(job.connect())
-        report = deploy_bundle(bundle, runner, device, job.settings, stages, source.own_inputs)
+        report = deploy_bundle(bundle, runner, device, settings, stages, source.own_inputs)
+        report = replace(report, evaluation=evaluations[0] if evaluations else None)
         return replace(report, warnings=job.warnings(device, report.facts))
+
+
+def _evaluator(
+    requirement: Requirement, samples: Samples, manifest: Manifest, stages: Stages, evaluations: list[Evaluation]
+) -> Callable[[DeviceRelease], None]:
+    """Run the user's samples in ONNX Runtime; return what runs them on the device, and refuses a release there.
+
+    The evaluation is appended to `evaluations`.
+    """
+    from toolchain.pipeline import evaluate  # noqa: PLC0415 - a second of statistics, which few deploys need
+
+    with stages.timed("reference"):
+        prepared = evaluate.prepare(samples, requirement.files, manifest, stages.tell)
+
+    def accept(release: DeviceRelease) -> None:
+        with stages.timed("evaluation"):
+            evaluation = prepared.finish(release, manifest.name, requirement.most_lost, installed=True)
+        if fault := evaluation.fault():
+            hint = f"the device keeps its previous release; {fault.hint}"
+            raise type(fault)(fault.message, details=fault.details, hint=hint)
+        evaluations.append(evaluation)
+
+    return accept
 
 
 def obtain_with_runner(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toolchain.bundle.manifest import InHalf, InInt8, Modelled, Sparse
 from toolchain.device.application import Started
@@ -19,6 +19,9 @@ from toolchain.device.waiting import Waited
 from toolchain.models.inputs import Guess
 from toolchain.pipeline import periodic
 from toolchain.tensors import Difference
+
+if TYPE_CHECKING:
+    from toolchain.pipeline.evaluate.result import Evaluation
 
 SCHEMA_VERSION = 1
 MACHINE_FACTS = ("machine", "kernel", "glibc", "cpu", "cpus", "memory_kib")
@@ -44,6 +47,7 @@ class Report:
     top: tuple[Guess, ...] = ()  # top-5 classes, if labels were given
     modelled: Modelled | None = None  # times of an accelerator by a model of it
     application: Started | None = None  # how the device's application started on the release
+    evaluation: Evaluation | None = None  # of the user's samples, which the release had to pass; None without them
     fidelity: Fidelity | None = None  # the comparison of many inputs; None if one was compared
     unchecked: bool = False  # whether the release was deployed without a reference, so that its outputs may be wrong
     verified: Verified | None = None  # the signatures that the device verified; None if it requires none
@@ -82,6 +86,7 @@ class Report:
             "outputs": self._outputs(),
             "unchecked": self.unchecked,
             "fidelity": fidelity,
+            "evaluation": self.evaluation.summary() if self.evaluation else None,
             "latency_ms": asdict(measured.latency),
             "periodic": periodic.document(measured.run.periodic, measured.latency.median)
             if measured.run.periodic

@@ -1,7 +1,22 @@
 """A metric on the user's own data, of the same samples in ONNX Runtime and on a device, compared in pairs."""
 
+from toolchain.pipeline.evaluate.file import Requirement
+from toolchain.pipeline.evaluate.file import read as read_requirement
 from toolchain.pipeline.evaluate.metrics import NAMES
 from toolchain.pipeline.evaluate.result import Evaluation
-from toolchain.pipeline.evaluate.session import EvaluationRequest, ModelFiles, evaluate
+from toolchain.pipeline.evaluate.scoring import SampleRequest, Samples
+from toolchain.pipeline.evaluate.session import EvaluationRequest, ModelFiles, Prepared, evaluate, prepare
 
-__all__ = ["NAMES", "Evaluation", "EvaluationRequest", "ModelFiles", "evaluate"]
+__all__ = [
+    "NAMES",
+    "Evaluation",
+    "EvaluationRequest",
+    "ModelFiles",
+    "Prepared",
+    "Requirement",
+    "SampleRequest",
+    "Samples",
+    "evaluate",
+    "prepare",
+    "read_requirement",
+]

@@ -152,10 +152,23 @@ class Evaluation:
             return None
         details = "\n".join(self.warnings())
         if loss.low > limit:
-            hint = "look at the changed samples: --html FILE"
+            hint = "`toolchain evaluate --html FILE` shows the samples that changed"
             return RegressionError(f"{self.sentence}; the limit is {limit:g}", details=details, hint=hint)
         text = f"{self.sentence}; that neither shows nor rules out a loss of more than {limit:g}"
         return InconclusiveError(text, details=details, hint="use more samples")
+
+    def summary(self) -> dict[str, Any]:
+        """Return what the report of a deploy has of it, as JSON's types."""
+        loss = self.main.document()
+        return {
+            "metric": self.metric.name,
+            "unit": self.metric.unit,
+            "samples": len(self.dataset.samples),
+            "reference": self.side(REFERENCE).mean * self.metric.scale,
+            "device": self.side(DEVICE).mean * self.metric.scale,
+            "loss": loss,
+            "most_lost": self.most_lost,
+        }
 
     def document(self) -> dict[str, Any]:
         names = [sample.name for sample in self.dataset.samples]

@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 import toolchain
-from toolchain import interrupts, temporary, tensors
+from toolchain import interrupts, temporary
 from toolchain.bundle.manifest import Manifest
-from toolchain.device import sampling
 from toolchain.device.installed import DeviceRelease, installed_temporarily
-from toolchain.errors import InputError, VerificationError
+from toolchain.errors import InputError
 from toolchain.models import reference, zoo
-from toolchain.models.series import Series
 from toolchain.models.source import SourceModel, load
 from toolchain.pipeline import ab
-from toolchain.pipeline.evaluate import data, functions
-from toolchain.pipeline.evaluate.data import Reader, Sample
+from toolchain.pipeline.evaluate.data import Sample
 from toolchain.pipeline.evaluate.journal import Journal
-from toolchain.pipeline.evaluate.metrics import Metric, Score, open_metric
 from toolchain.pipeline.evaluate.result import COMPILED, DEVICE, REFERENCE, Evaluation, Side
+from toolchain.pipeline.evaluate.scoring import SampleRequest, Samples, Scoring, outputs_of_model
 from toolchain.progress import Progress, Step
-from toolchain.tensors import Tensors, TensorSpec
 
 _PIECE = 64  # samples that ONNX Runtime computes between two entries in the journal
 
@@ -46,53 +36,83 @@ class ModelFiles:
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """What to evaluate, on which data, and how."""
+    """What to evaluate, on which samples, and how."""
 
     release: ab.Request  # of one release
-    data: Path
-    metric: str
+    samples: SampleRequest
     files: ModelFiles
-    labels: Path | None = None  # names of the classes
-    preprocess: str = ""  # module:function
-    limit: int | None = None
     most_lost: float | None = None
     threads: int = 0
 
 
 @dataclass(frozen=True)
 class _Work:
-    """Samples, and how their outputs are scored."""
+    """The samples of an evaluation, and the journals of its sides."""
 
-    reader: Reader
-    metric: Metric
-    manifest: Manifest
+    scoring: Scoring
     progress: Progress
     journals: list[Journal] = field(default_factory=list)  # those that were opened
 
     @property
     def samples(self) -> Sequence[Sample]:
-        return self.reader.dataset.samples
+        return self.scoring.samples
 
     def journal(self, *side: Any) -> Journal:
         """Open the journal of a side, which these values identify."""
-        own, outputs = self.reader.preprocess, [spec.name for spec in self.manifest.outputs]
-        scoring = [toolchain.__version__, self.metric.name, self.metric.digest, outputs]
-        reading = [self.reader.dataset.digest, *([own.name, own.digest] if own else [])]
+        reader, metric = self.scoring.reader, self.scoring.metric
+        own, outputs = reader.preprocess, [spec.name for spec in self.scoring.manifest.outputs]
+        scoring = [toolchain.__version__, metric.name, metric.digest, outputs]
+        reading = [reader.dataset.digest, *([own.name, own.digest] if own else [])]
         journal = Journal.of(scoring, reading, *side)
         self.journals.append(journal)
         return journal
 
-    def score(self, outputs: Tensors, sample: Sample, side: str) -> Score:
-        """Score the outputs for a sample, in the order of the manifest's."""
-        ordered = {spec.name: outputs[spec.name] for spec in self.manifest.outputs if spec.name in outputs}
-        score = self.metric.score(ordered, self.reader.target(sample))
-        if not math.isfinite(score.value):
-            error = VerificationError if side == DEVICE else InputError
-            raise error(
-                f"{self.metric.name} of {sample.name} is {score.value} for the {side}",
-                hint="its outputs contain infinities or NaN: `toolchain run` writes those of the device to a file",
-            )
-        return score
+
+@dataclass(frozen=True)
+class Prepared:
+    """The samples of an evaluation, which ONNX Runtime has run."""
+
+    work: _Work
+    sides: tuple[Side, ...]
+    notes: tuple[str, ...]
+
+    def finish(self, release: DeviceRelease, package: str, most_lost: float | None, *, installed: bool) -> Evaluation:
+        """Run the samples on a locked device; a release that is not `installed` is removed from it afterwards.
+
+        Raises:
+            DeviceError: The device is lost, busy or full, or the model does not run on it.
+            VerificationError, InputError: An output has no score.
+        """
+        scoring, device = self.work.scoring, release.device
+        side = _run_device(self.work, release, installed=installed)
+        for journal in self.work.journals:
+            journal.remove()
+        return Evaluation(
+            model=scoring.manifest.name,
+            package=package,
+            digest=release.digest,
+            board=device.board.name,
+            host=device.name,
+            emulated=device.emulated,
+            metric=scoring.metric,
+            dataset=scoring.reader.dataset,
+            labels=tuple(scoring.reader.target(sample).label for sample in scoring.samples),
+            sides=(*self.sides, side),
+            most_lost=most_lost,
+            notes=self.notes,
+        )
+
+
+def prepare(samples: Samples, files: ModelFiles, manifest: Manifest, progress: Progress) -> Prepared:
+    """Check that a release and its model fit the samples, and run them in ONNX Runtime.
+
+    Raises:
+        InputError: They do not.
+    """
+    sources = _sources(files, manifest)
+    work = _Work(samples.of(manifest), progress)
+    sides = tuple(_run_reference(work, name, source) for name, source in sources.items())
+    return Prepared(work, sides, _notes(sources, manifest))
 
 
 def evaluate(request: EvaluationRequest) -> Evaluation:
@@ -102,9 +122,7 @@ def evaluate(request: EvaluationRequest) -> Evaluation:
         ToolchainError: The data, the model or the metric do not fit, all of which is checked before a package is sent
             to the device; or as `ab.lock_sides`.
     """
-    dataset = data.read(request.data).limited(request.limit)
-    metric = open_metric(request.metric, dataset, request.labels)
-    preprocess = functions.load(request.preprocess) if request.preprocess else None
+    samples = request.samples.open()
     with temporary.folder() as folder:
         release = request.release
         side = ab.SideOpener(folder, release.access, release.progress).open_local(release.names[0])
@@ -113,37 +131,11 @@ def evaluate(request: EvaluationRequest) -> Evaluation:
         else:
             with release.connect() as device:
                 (side,) = release.resolve([None], device)
-        work = _Work(Reader(dataset, side.manifest.inputs, preprocess), metric, side.manifest, release.progress)
-        sources = _sources(request.files, side.manifest)
-        work.reader.check()
-        metric.check(work.reader, _outputs(side.manifest))
-        sides = [_run_reference(work, name, source) for name, source in sources.items()]
+        prepared = prepare(samples, request.files, side.manifest, release.progress)
         name = str(side.bundle.folder) if side.bundle else side.digest
         with ab.lock_sides(replace(release, names=(name,)), "evaluate") as locked:
-            sides.append(_run_device(work, locked, request.threads))
-            host, emulated = locked.device.name, locked.device.emulated
-    for journal in work.journals:
-        journal.remove()
-    return Evaluation(
-        model=side.manifest.name,
-        package=release.names[0],
-        digest=side.digest,
-        board=release.board.name,
-        host=host,
-        emulated=emulated,
-        metric=metric,
-        dataset=dataset,
-        labels=tuple(work.reader.target(sample).label for sample in work.samples),
-        sides=tuple(sides),
-        most_lost=request.most_lost,
-        notes=_notes(sources, side.manifest),
-    )
-
-
-def _outputs(manifest: Manifest) -> list[TensorSpec]:
-    """Return the outputs as the model defines them, without the counts that others are cut to."""
-    counts = {spec.bound.count for spec in manifest.outputs if spec.bound}
-    return [spec for spec in manifest.outputs if spec.name not in counts]
+            device_release = locked.sides[0].release(locked.program, locked.device, request.threads)
+            return prepared.finish(device_release, release.names[0], request.most_lost, installed=False)
 
 
 def _notes(sources: Mapping[str, SourceModel], manifest: Manifest) -> tuple[str, ...]:
@@ -166,7 +158,7 @@ def _sources(model_files: ModelFiles, manifest: Manifest) -> dict[str, SourceMod
     if not model_files.model and origin not in zoo.NAMES:
         raise InputError(
             f"the package does not contain the model that it was built from, {origin or 'which it does not name'}",
-            hint=f"pass the float model: --model {origin or 'FILE.onnx'}",
+            hint=f"pass the float model: --model {origin or 'FILE.onnx'}, or `model` in the file of --evaluate",
         )
     sources = {REFERENCE: _load(model_files.model or f"{zoo.PREFIX}{origin}", model_files, manifest)}
     built = manifest.model.get("sha256")
@@ -194,7 +186,7 @@ def _load(name: str, model_files: ModelFiles, manifest: Manifest) -> SourceModel
     source = load(name, seed=model_files.seed, fixed=model_files.fixed, array_shapes=shapes)
     pairs = [
         ("inputs", [str(spec) for spec in source.inputs], [str(spec) for spec in manifest.inputs]),
-        ("outputs", [*source.output_names], [spec.name for spec in _outputs(manifest)]),
+        ("outputs", [*source.output_names], [spec.name for spec in outputs_of_model(manifest)]),
     ]
     for kind, own, packaged in pairs:
         if sorted(own) != sorted(packaged):
@@ -212,13 +204,13 @@ def _run_reference(work: _Work, name: str, source: SourceModel) -> Side:
     scores = journal.read(len(work.samples))
     resumed = len(scores)
     call = reference.open_model(source)
-    specs = {spec.name: spec for spec in _outputs(work.manifest) if not spec.bound}
+    specs = {spec.name: spec for spec in outputs_of_model(work.scoring.manifest) if not spec.bound}
     for start in range(resumed, len(work.samples), _PIECE):
         interrupts.check()
         work.progress(Step(f"running samples with ONNX Runtime ({name})", start, len(work.samples), "samples"))
         piece = []
         for sample in work.samples[start : start + _PIECE]:
-            outputs = call(work.reader.inputs(sample))
+            outputs = call(work.scoring.reader.inputs(sample))
             for key, spec in specs.items():
                 if outputs[key].shape != spec.shape:
                     raise InputError(
@@ -226,34 +218,26 @@ def _run_reference(work: _Work, name: str, source: SourceModel) -> Side:
                         details=f"the package has {spec}",
                         hint="pass the model that the package was made from",
                     )
-            piece.append(work.score(outputs, sample, name))
+            piece.append(work.scoring.score(outputs, sample, name))
         journal.append(piece)
         scores += piece
     return Side(name, source.origin, source.sha256, tuple(scores), resumed)
 
 
-def _run_device(work: _Work, locked: ab.LockedSides, threads: int) -> Side:
+def _run_device(work: _Work, release: DeviceRelease, *, installed: bool) -> Side:
     """Score the outputs of the device, in as few processes there as its memory allows."""
-    (side,), device = locked.sides, locked.device
-    release = side.release(locked.program, device, threads)
-    journal = work.journal(side.digest, device.board.name, device.name, release.threads)
+    device = release.device
+    journal = work.journal(release.digest, device.board.name, device.name, release.threads)
     scores = journal.read(len(work.samples))
     resumed = len(scores)
     rest = work.samples[resumed:]
-    manifest = side.manifest
-    with _installed(release, work, rest):
-        for piece in sampling.pieces(len(rest), [*manifest.inputs, *manifest.outputs]) if rest else ():
-            interrupts.check()
-            samples = rest[piece.start : piece.stop]
-            work.progress(Step("running samples on the device", len(scores), len(work.samples), "samples"))
-            sampled = sampling.run_all(release, Series(len(samples), functools.partial(_take, work.reader, samples)))
-            scored = []
-            for index, sample in enumerate(samples):
-                outputs = tensors.cut({key: value[index] for key, value in sampled.outputs.items()}, manifest.outputs)
-                scored.append(work.score(outputs, sample, DEVICE))
+    with contextlib.nullcontext() if installed else _installed(release, work, rest):
+        work.progress(Step("running samples on the device", resumed, len(work.samples), "samples"))
+        for scored in work.scoring.run(release, rest):
             journal.append(scored)
             scores += scored
-    return Side(DEVICE, f"{device.board.name} at {device.name}", side.digest, tuple(scores), resumed)
+            work.progress(Step("running samples on the device", len(scores), len(work.samples), "samples"))
+    return Side(DEVICE, f"{device.board.name} at {device.name}", release.digest, tuple(scores), resumed)
 
 
 def _installed(
@@ -262,9 +246,4 @@ def _installed(
     """Install a package for a block; a release that the device keeps is there."""
     if not (release.bundle and rest):
         return contextlib.nullcontext()
-    return installed_temporarily([(release, work.reader.inputs(rest[0]))], work.progress)
-
-
-def _take(reader: Reader, samples: Sequence[Sample], indices: range) -> dict[str, NDArray[Any]]:
-    rows = [reader.inputs(samples[index]) for index in indices]
-    return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    return installed_temporarily([(release, work.scoring.reader.inputs(rest[0]))], work.progress)

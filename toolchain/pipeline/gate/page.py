@@ -54,6 +54,7 @@ def page(gate: Gate) -> str:
         if quantity.judgement.confirmation
         for confirmation in [quantity.judgement.confirmation.change()]
     ]
+    remarks += [Text(gate.accuracy.sentence(), _TONES[gate.accuracy.verdict])] if gate.accuracy else []
     remarks += [Text(f"slower layers: {gate.slower_layers}", "bad")] if gate.slower_layers else []
     sections = [
         Section("Verdict", [_quantities(gate), *remarks]),

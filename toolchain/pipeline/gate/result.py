@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,8 +19,12 @@ from toolchain.pipeline.ab import Side
 from toolchain.stats import Estimate, Judgement, Rule, Verdict
 from toolchain.tensors import Difference
 
+if TYPE_CHECKING:
+    from toolchain.pipeline.gate.accuracy import Accuracy
+
 SCHEMA_VERSION = 1
 LATENCY, PEAK_MEMORY, LOAD_TIME, PACKAGE_SIZE = "latency", "peak memory", "load time", "package size"
+ACCURACY = "accuracy"
 UNITS = {LATENCY: "ms", PEAK_MEMORY: "KiB", LOAD_TIME: "ms", PACKAGE_SIZE: "bytes"}
 _FEW_MODES = 12  # rounds: with fewer, two modes cannot be told from one
 
@@ -201,11 +205,17 @@ class Gate:
     waited: tuple[Waited, ...] = ()  # who was at work on the device before, and how long they were waited for
     slower_layers: str = ""  # the layers that cause a regression; empty if unknown
     notes: tuple[str, ...] = ()  # further warnings, from the caller
+    accuracy: Accuracy | None = None  # on the user's samples; None where it is not gated
+
+    @property
+    def judged(self) -> tuple[Quantity | Accuracy, ...]:
+        """Everything that has a verdict."""
+        return (*self.quantities, *([self.accuracy] if self.accuracy else []))
 
     @property
     def verdict(self) -> Verdict:
         """A regression if one quantity has one; else inconclusive if one is; else a pass."""
-        verdicts = {quantity.verdict for quantity in self.quantities}
+        verdicts = {quantity.verdict for quantity in self.judged}
         if Verdict.REGRESSION in verdicts:
             return Verdict.REGRESSION
         return Verdict.PASS if verdicts == {Verdict.PASS} else Verdict.INCONCLUSIVE
@@ -217,7 +227,7 @@ class Gate:
 
     @property
     def sentence(self) -> str:
-        sentences = [quantity.sentence() for quantity in self.quantities if quantity.verdict is self.verdict]
+        sentences = [quantity.sentence() for quantity in self.judged if quantity.verdict is self.verdict]
         mark = "emulated, which says nothing about a board: " if self.emulated else ""
         return mark + "; ".join(sentences) + (f"; {self.hot}" if self.hot else "")
 
@@ -226,10 +236,13 @@ class Gate:
         if self.verdict is Verdict.PASS:
             return None
         message = f"{self.new.label} against {self.base.label}: {self.sentence}"
-        others = [quantity.sentence() for quantity in self.quantities if quantity.verdict is not self.verdict]
+        others = [quantity.sentence() for quantity in self.judged if quantity.verdict is not self.verdict]
         details = "\n".join([*others, *([f"slower layers: {self.slower_layers}"] if self.slower_layers else [])])
         if self.verdict is Verdict.REGRESSION:
             return RegressionError(message, details=details, hint=self._next_command())
+        undecided = [quantity for quantity in self.judged if quantity.verdict is Verdict.INCONCLUSIVE]
+        if undecided == [self.accuracy]:
+            return InconclusiveError(message, details=details, hint="use more samples")
         hint = (
             "let the device cool down"
             if self.hot
@@ -241,6 +254,8 @@ class Gate:
         slower = {quantity.name for quantity in self.quantities if quantity.verdict is Verdict.REGRESSION}
         if LATENCY in slower:
             return "" if self.slower_layers else "`toolchain profile` shows where the time goes"
+        if not slower:
+            return "the report names the samples that changed: --json FILE; `toolchain evaluate --html` shows them"
         if PACKAGE_SIZE in slower:
             return "manifest.json in each package lists the size of each file"
         return "the report lists the values of each round: --json FILE or --html FILE"
@@ -300,6 +315,7 @@ class Gate:
             "outputs": {name: _difference(getattr(self.outputs, name)) for name in ("new", "base", "each_other")}
             | {"reference": self.outputs.reference or None},
             "quantities": [quantity.document() for quantity in self.quantities],
+            "accuracy": self.accuracy.document() if self.accuracy else None,
             "carrier": self.slower_layers or None,
             "throttled": sum(bool(pair.throttled) for pair in self.rounds),
             "warnings": self.warnings(),

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -39,6 +40,10 @@ from toolchain.stats import Judgement, Rule, Verdict
 from toolchain.tensors import Difference
 from toolchain.units import duration
 
+if TYPE_CHECKING:
+    from toolchain.pipeline.evaluate.scoring import Scoring
+    from toolchain.pipeline.gate.accuracy import Accuracy, AccuracyLimit
+
 _MAX_RUNS = 2000  # of a round: the times of all of them are kept
 _MIN_RUNS = 3
 _PROFILED_RUNS = 160
@@ -61,6 +66,7 @@ class GateSettings:
     package_size: float | None = None  # the same for the size of all files that are sent; no more than that is a pass
     # Whether the new release has other weights, so that the outputs are not compared with each other
     retrained: bool = False
+    accuracy: AccuracyLimit | None = None  # what the new release may lose on the user's samples; None does not gate it
     allow_emulated: bool = False  # whether an emulated device is allowed, for a rehearsal
     sysfs: str = rounds.SYSFS  # where the device reports its clock and its temperature
 
@@ -122,7 +128,7 @@ def run(
     A gate that does not pass raises nothing: see `Gate.fault`.
 
     Raises:
-        InputError: The device is emulated, or the outputs cannot be verified.
+        InputError: The device is emulated, the outputs cannot be verified, or the samples do not fit the releases.
         VerificationError: The device does not fit, or outputs differ from a reference or from each other.
         DeviceError: The device is lost, busy or full, or a side does not run on it.
     """
@@ -134,13 +140,15 @@ def run(
             details="with --retrained, its outputs are compared only with its own reference",
             hint="name its package, which has the reference; without --retrained they are compared with the base",
         )
+    limit = settings.accuracy
+    scorings = [limit.samples.of(side.manifest) for side in (new, base)] if limit else []
     releases = [side.release(program, device, settings.threads) for side in (new, base)]
     with device.store.lock(Owner.here("gate")):
         began = time.monotonic()
         progress(stage(f"sending both releases to {device.name}"))
         pairs = [(release, side_samples.inputs) for release, side_samples in zip(releases, samples, strict=True)]
         with installed_temporarily(pairs, progress) as installed:
-            return _Session((new, base), installed, samples, settings, progress).gate(began)
+            return _Session((new, base), installed, samples, scorings, settings, progress).gate(began)
 
 
 @dataclass(frozen=True)
@@ -150,6 +158,7 @@ class _Session:
     sides: Sequence[Side]
     installed: Sequence[Installed]
     samples: Sequence[Samples]
+    scorings: Sequence[Scoring]  # of the user's samples; empty where accuracy is not gated
     settings: GateSettings
     progress: Progress
 
@@ -159,6 +168,7 @@ class _Session:
         device = release.device
         self.progress(stage("comparing their outputs"))
         outputs = self._outputs()
+        compared = self._accuracy()
         before = bench.conditions(device.shell)
         with self.installed[0].scratch() as scratch:
             measuring = _RoundRunner(self, scratch)
@@ -174,6 +184,7 @@ class _Session:
             facts=release.facts,
             threads=measuring.rounds[-1].new.run.threads,
             outputs=outputs,
+            accuracy=compared,
             quantities=(*quantities, *self._size_quantity()),
             rounds=tuple(measuring.rounds),
             hot=measuring.turns.hot,
@@ -195,6 +206,14 @@ class _Session:
             )
         except ToolchainError as fault:
             return f"unknown, because profiling failed: {fault.message}"
+
+    def _accuracy(self) -> Accuracy | None:
+        if not self.settings.accuracy:
+            return None
+        from toolchain.pipeline.gate import accuracy  # noqa: PLC0415 - a second of statistics, which few gates need
+
+        releases = [installed.release for installed in self.installed]
+        return accuracy.measure(self.settings.accuracy, self.scorings, releases, self.progress)
 
     def _outputs(self) -> Outputs:
         """Run each side on its reference's inputs, and both on the same; a difference ends the gate."""

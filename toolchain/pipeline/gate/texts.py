@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from toolchain.pipeline.gate.result import LATENCY, UNITS, Gate
+from toolchain.pipeline.gate.result import ACCURACY, LATENCY, UNITS, Gate
 from toolchain.pipeline.report import waited_rows
 from toolchain.report import Table, plain
 from toolchain.report.junit import Case, Suite
@@ -46,6 +46,7 @@ def render_text(gate: Gate) -> list[str | Table]:
         ("outputs", ", ".join(matches) or "not compared: no reference"),
         *((quantity.name, f"{quantity.verdict!s}: {quantity.change_text()}{mark}") for quantity in gate.quantities),
         *(("", text) for text in medians),
+        *((ACCURACY, f"{compared.verdict!s}: {compared.text()}") for compared in (gate.accuracy,) if compared),
         ("slower layers", gate.slower_layers),
         ("rounds", f"{rounds}, {gate.seconds:.1f} s in total{mark}"),
         *waited_rows(gate.waited),
@@ -85,6 +86,11 @@ def junit(gate: Gate) -> bytes:
             case = Case(case.name, outcome, mark + quantity.sentence(), str(quantity.verdict), details)
         if quantity.name == LATENCY:
             case = replace(case, output=plain(render_text(gate)), seconds=gate.seconds)
+        cases.append(case)
+    if compared := gate.accuracy:
+        case = Case(ACCURACY)
+        if outcome := _OUTCOMES.get(compared.verdict):
+            case = Case(ACCURACY, outcome, compared.sentence(), str(compared.verdict), "\n".join(compared.changed[:20]))
         cases.append(case)
     name = "toolchain gate" + (" (emulated)" if gate.emulated else "")
     return Suite(name, f"{gate.board}.{gate.new.manifest.name}", cases, properties).xml()

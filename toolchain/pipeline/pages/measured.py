@@ -91,6 +91,7 @@ def _result(report: Report) -> list[tuple[str, str]]:
         ("computed on", run.processor.text if run.processor else ""),
         ("outputs", _outputs_text(report)),
         ("samples", _fidelity_text(report.fidelity)),
+        ("evaluation", report.evaluation.sentence if report.evaluation else ""),
         ("latency", f"{_ms(latency.median)} median{mark}, 95 % within {_ms(low)} to {_ms(high)}"),
         ("", f"{spread}{mark}"),
         ("runs", f"{len(latency.samples)} timed on {run.threads} thread(s){percentiles}{mark}"),

@@ -11,6 +11,8 @@ import pytest
 
 from tests.support import gates
 from toolchain.errors import InconclusiveError, RegressionError
+from toolchain.pipeline.evaluate.paired import Loss
+from toolchain.pipeline.gate.accuracy import Accuracy
 from toolchain.pipeline.gate.result import LOAD_TIME, Outputs
 from toolchain.stats import Verdict
 
@@ -121,3 +123,26 @@ def test_a_clock_too_coarse_makes_no_ratio_of_zeros():
     pair = gates.one_round(none, none)
     assert (pair.ratio("latency"), pair.ratio("load time")) == (0.0, 0.0)
     assert math.isfinite(gates.one_round(none, gates.turn(1.0)).ratio("latency"))
+
+
+@pytest.mark.parametrize(
+    ("interval", "verdict", "error"),
+    [
+        ((-0.4, 0.4), Verdict.PASS, None),
+        ((0.6, 3.0), Verdict.REGRESSION, RegressionError),
+        ((0.1, 2.0), Verdict.INCONCLUSIVE, InconclusiveError),
+    ],
+)
+def test_the_accuracy_counts_as_a_quantity(tiny, interval, verdict, error):
+    loss = Loss(sum(interval) / 2, *interval, 0.001, 3, 1)
+    accuracy = Accuracy("top1", "points", 400, 71.0, 72.0, loss, 0.5, ("cat/1.png",))
+    gate = dataclasses.replace(gates.gate(tiny, gates.rounds_of(EVEN)), accuracy=accuracy)
+    assert (accuracy.verdict, gate.verdict) == (verdict, verdict)
+    fault = gate.fault()
+    assert (type(fault) if fault else None) is error
+    if fault:
+        assert "top1 71 new, 72 base points" in fault.message
+        assert "samples" in fault.hint
+        assert "latency passes" in fault.details
+    document = gate.document()["accuracy"]
+    assert (document["verdict"], document["changed"]) == (str(verdict), ["cat/1.png"])
