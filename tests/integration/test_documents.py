@@ -240,6 +240,10 @@ toolchain deploy mlp""",
         ),
         ("[bench-2.power]", Shown("it needs a meter; tests/unit/device/test_energy.py has what stands in for one")),
     ],
+    "docs/quantize.md": [
+        ("toolchain quantize model.onnx --for cpu --calibration pictures/  ", Run({"--min-snr 30": "--min-snr 10"})),
+        ("toolchain quantize model.onnx --for cpu", Shown("it needs labels; test_quantize.py has a budget")),
+    ],
     "docs/report.md": [
         (
             "toolchain bench --period",

@@ -16,6 +16,7 @@ DEVICE, MODEL, COMPILATION = "Device", "Model and inputs", "Compilation"
 VERIFICATION, MEASUREMENT, LIMITS = "Verification", "Measurement", "Comparison"
 RATE = "At the rate of an application"
 TUNING, TRIALS, BUILDERS = "Tuning", "Measuring a candidate", "Builders (Dask)"
+QUANTIZATION, ACCURACY = "Quantization", "Accuracy"
 FLEET, ROLLOUT, REGISTRY, RESULTS = "Fleet", "Roll-out", "Registry", "Results"
 
 _SUBJECTS = {
@@ -24,6 +25,8 @@ _SUBJECTS = {
     ROLLOUT: "--waves --parallel --stop-after --success-threshold --roll-back --state",
     LIMITS: "--base --least --worst --confidence --peak-memory --load-time --package-size --accuracy --retrained"
     " --allow-emulated --metric --most-lost",
+    QUANTIZATION: "--calibration --method --exclude",
+    ACCURACY: "--min-snr",
     MODEL: "--shape --dim --fix --seed --input --image --labels --data --limit --preprocess --model --compiled",
     TUNING: "--tuner --trials --trials-per-task --early-stop --time-budget --op --fresh --boards --tracker --key"
     " --prune --no-compare",
@@ -35,7 +38,7 @@ _SUBJECTS = {
     RATE: "--period --for --deadline --load --fifo --mlock",
     BUILDERS: "--builders --builders-ca --builders-cert --builders-key --builders-plain",
     REGISTRY: "--ca --plain-http --username --password-stdin",
-    RESULTS: "--output --with-library --vex --json --junit --html --trace",
+    RESULTS: "--output --report --with-library --vex --json --junit --html --trace",
 }
 """The options of each subject by their long names, in the order of the help."""
 _SUBJECT_OF = {word: subject for subject, words in _SUBJECTS.items() for word in words.split()}

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import common, declare
+from toolchain.cli import common, declare, helptext, values
 from toolchain.cli.console import Console, Result
-from toolchain.cli.gathering import gather, option, record
+from toolchain.cli.evaluate import EvaluateOptions
+from toolchain.cli.gathering import gather, option, record, same
 from toolchain.cli.reports import json_kind
 from toolchain.errors import InputError
 from toolchain.report import Table
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from toolchain.models.source import SourceModel
+    from toolchain.pipeline.quantize import LabelledData, QuantizedModel
     from toolchain.quantize import Quantized
     from toolchain.tensors import Tensors
 
@@ -30,9 +32,84 @@ _RANDOM_SAMPLES = 8
 
 
 @dataclass(frozen=True)
+class AccuracyOptions:
+    """How much int8 may lose, and on which data."""
+
+    most_lost: float | None = option(
+        "--budget",
+        metavar="POINTS",
+        type=values.Limit(min=0.0),
+        subject=helptext.ACCURACY,
+        help="Keep layers float until int8 loses at most POINTS of the metric, in its unit.",
+    )
+    least_snr_db: float | None = option(
+        "--min-snr",
+        metavar="DB",
+        type=values.Limit(min=0.0),
+        help="Keep layers float until the outputs have a signal-to-noise ratio of DB. Needs no labels.",
+    )
+    metric: str | None = option(
+        "--metric",
+        metavar="METRIC",
+        subject=helptext.ACCURACY,
+        help="Metric of --budget: top1, top5, cosine, mse, or module:function, as for `evaluate`.",
+    )
+    data: Path | None = option(
+        "--data", type=common.PATH, subject=helptext.ACCURACY, help="Samples with labels for the metric."
+    )
+    labels: Path | None = same(EvaluateOptions, "labels")
+    preprocess: str = same(EvaluateOptions, "preprocess")
+    limit: int | None = same(EvaluateOptions, "limit")
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the options that are set."""
+        options = {
+            "--budget": self.most_lost is not None,
+            "--min-snr": self.least_snr_db is not None,
+            "--metric": self.metric,
+            "--data": self.data,
+            "--labels": self.labels,
+            "--preprocess": self.preprocess,
+            "--limit": self.limit,
+        }
+        return [name for name, is_set in options.items() if is_set]
+
+    def labelled(self) -> LabelledData | None:
+        """Return the metric with its data; None without.
+
+        Raises:
+            InputError: The options cannot be combined, or one of them needs another one.
+        """
+        from toolchain.pipeline.quantize import LabelledData
+
+        if self.most_lost is not None and self.least_snr_db is not None:
+            raise InputError("--budget and --min-snr cannot be combined", hint="leave one of them out")
+        if self.data and self.metric:
+            return LabelledData(self.data, self.metric, self.labels, self.preprocess, self.limit)
+        if self.metric:
+            raise InputError("--metric needs --data", hint="pass samples with labels: --data FOLDER")
+        if self.most_lost is not None:
+            raise InputError(
+                "--budget needs --metric and --data",
+                hint="for example --metric top1 --data FOLDER; without labels, use --min-snr DB",
+            )
+        if others := [name for name in self.names if name != "--min-snr"]:
+            raise InputError(f"{others[0]} needs --metric", hint="add --metric top1, or another one of `evaluate`")
+        return None
+
+
+@dataclass(frozen=True)
 class QuantizeOptions:
     """The options of `quantize`."""
 
+    processor: str | None = option(
+        "--for",
+        type=values.BackendName(),
+        subject=helptext.QUANTIZATION,
+        help="What computes the model: with real scales, or with powers of two for an accelerator that can only "
+        "shift. Default: powers of two.",
+    )
     calibration: str | None = option(
         "--calibration",
         metavar="DIR|random",
@@ -41,21 +118,24 @@ class QuantizeOptions:
     samples: int | None = option(
         "--samples",
         type=click.IntRange(min=1),
+        subject=helptext.QUANTIZATION,
         help=f"Largest number of samples to use. Default: {_SAMPLES}, or {_RANDOM_SAMPLES} random ones.",
     )
     method: str | None = option(
         "--method",
-        type=click.Choice(["mse", "max", "percentile", "file"]),
-        help="How scales of activations are chosen: least squared error, no clipping, clipping one value in 10000, or "
-        "the ranges in the file. Default: file for a quantized model, mse for others.",
+        type=click.Choice(["mse", "max", "percentile", "entropy", "file"]),
+        help="How ranges of activations are chosen: least squared error (powers of two only), no clipping, clipping "
+        "rare values, least loss of information (real scales only), or the ranges in the file. Default: max for real "
+        "scales, file for a quantized model, mse for others.",
     )
     exclude: tuple[str, ...] = option(
-        "--exclude", multiple=True, metavar="NODE", help="Do not quantize this convolution; can be repeated."
+        "--exclude", multiple=True, metavar="NODE", help="Do not quantize this layer; can be repeated."
     )
     output: Path | None = option(
         "-o", "--output", type=common.PATH, help="Where to write the model. Default: MODEL-int8.onnx."
     )
     report_path: Path | None = option("--report", type=common.PATH, help="Write the JSON result to a file.")
+    accuracy: AccuracyOptions = record(AccuracyOptions)
     model: common.ModelOptions = record(common.ModelOptions)
 
     @property
@@ -70,13 +150,15 @@ class QuantizeOptions:
 @declare.json_flag
 @click.pass_obj
 def quantize(console: Console, /, source: str, options: QuantizeOptions, *, as_json: bool) -> Result:
-    """MODEL is a predefined network or an .onnx file. The scales are powers of two. The result is a standard ONNX model
-    with QuantizeLinear and DequantizeLinear. The figures compare it with MODEL on the samples.
+    """MODEL is a predefined network or an .onnx file. The result is a standard ONNX model with QuantizeLinear and
+    DequantizeLinear. The figures compare it with MODEL on the samples.
     """
     from toolchain import files
     from toolchain import quantize as quantizing
     from toolchain.models import source as model
 
+    labelled = options.accuracy.labelled()
+    has_real_scales = _has_real_scales(options)
     loaded = model.load_request(options.model.model(source))
     for line in loaded.guessed:
         console.say(line)
@@ -88,17 +170,71 @@ def quantize(console: Console, /, source: str, options: QuantizeOptions, *, as_j
         )
     output = options.output or Path(f"{loaded.name}-int8.onnx")
     _check_target(Path(source), output)
-    settings = quantizing.Settings(options.method or "", options.exclude, random=options.is_random)
     with contextlib.ExitStack() as stack:
         # Opened before the work, which takes minutes: an output that cannot be written is reported at once.
         model_file = stack.enter_context(files.atomic_path(output))
         report_file = stack.enter_context(files.atomic_path(options.report_path)) if options.report_path else None
-        result = quantizing.quantized(loaded, _samples(loaded, options), settings, console.say)
+        result: Quantized | QuantizedModel
+        if has_real_scales:
+            result, text = _with_real_scales(console, loaded, options, labelled)
+        else:
+            result, text = _with_powers_of_two(console, loaded, options)
         document = result.document() | {"file": str(output)}
         model_file.write_bytes(result.source.proto.SerializeToString(deterministic=True))
         if report_file:
             report_file.write_bytes(files.canonical_json(document))
-    return Result([*_render_text(result), f"{output}: sha256:{result.source.sha256}"], document, as_json)
+    return Result([*text, f"{output}: sha256:{result.source.sha256}"], document, as_json)
+
+
+def _has_real_scales(options: QuantizeOptions) -> bool:
+    """Whether scales are real numbers, as the processor allows.
+
+    Raises:
+        InputError: An option is for the other form.
+    """
+    from toolchain import quantize as quantizing
+    from toolchain.quantize import real_scales
+
+    is_real = False
+    if options.processor:
+        from toolchain.backends import BACKENDS
+
+        is_real = not BACKENDS[options.processor].int8_template
+    hint = "add --for cpu, or another backend that multiplies by real scales"
+    if not is_real and (names := options.accuracy.names):
+        raise InputError(f"{names[0]} is not supported with powers of two as scales", hint=hint)
+    methods = real_scales.CALIBRATORS if is_real else [*quantizing.METHODS, "file"]
+    if options.method and options.method not in methods:
+        form = "real scales" if is_real else "powers of two as scales"
+        raise InputError(
+            f"--method {options.method} is not supported with {form}", hint=f"use one of {', '.join(methods)}"
+        )
+    return is_real
+
+
+def _with_powers_of_two(
+    console: Console, loaded: SourceModel, options: QuantizeOptions
+) -> tuple[Quantized, list[str | Table]]:
+    from toolchain import quantize as quantizing
+
+    settings = quantizing.Settings(options.method or "", options.exclude, random=options.is_random)
+    result = quantizing.quantized(loaded, _samples(loaded, options), settings, console.say)
+    return result, _render_text(result)
+
+
+def _with_real_scales(
+    console: Console, loaded: SourceModel, options: QuantizeOptions, labelled: LabelledData | None
+) -> tuple[QuantizedModel, list[str | Table]]:
+    from toolchain.pipeline import quantize as quantizing
+    from toolchain.quantize import Settings
+
+    settings = Settings(options.method or "", options.exclude, random=options.is_random)
+    accuracy = options.accuracy
+    request = quantizing.QuantizeRequest(
+        loaded, _samples(loaded, options), settings, labelled, accuracy.most_lost, accuracy.least_snr_db
+    )
+    result = quantizing.quantize(request, console.say)
+    return result, _render_real(result)
 
 
 def _check_target(source: Path, output: Path) -> None:
@@ -110,13 +246,15 @@ def _check_target(source: Path, output: Path) -> None:
     from toolchain import outputs
     from toolchain import quantize as quantizing
     from toolchain.models import source as model
+    from toolchain.quantize import real_scales
 
     def foreign(path: Path) -> str:
         try:
-            quantized = quantizing.is_quantized(model.load(str(path), {}, 0))
+            previous = model.load(str(path), {}, 0)
         except InputError as fault:
             return fault.message
-        return "" if quantized else "it is a model that `quantize` did not write"
+        ours = quantizing.is_quantized(previous) or real_scales.is_ours(previous.proto)
+        return "" if ours else "it is a model that `quantize` did not write"
 
     if output.exists() and source.exists() and output.samefile(source):
         raise InputError(f"{output} is the model itself and is not overwritten", hint="name another file with -o")
@@ -179,3 +317,30 @@ def _summary(result: Quantized) -> list[tuple[str, str]]:
 
 def _decibels(ratio: float | None) -> str:
     return "exact" if ratio is None else f"{ratio:.1f} dB"
+
+
+def _render_real(result: QuantizedModel) -> list[str | Table]:
+    unit = result.unit
+    before = "exact" if result.before is None else f"{result.before:.4g} {unit}".rstrip()
+    agreement = result.top1_agreement
+    rows = [
+        ("quantized", f"{len(result.layers)} layers, ranges by {result.method}"),
+        ("on floats", ", ".join([*(layer.name for layer in result.kept), *result.excluded]) or "none"),
+        ("samples", str(result.samples)),
+        ("output", f"{_decibels(result.output_snr_db)} signal over noise, against floats"),
+        ("top-1", "the outputs are not classes" if agreement is None else f"{agreement:.1%} the same as floats"),
+    ]
+    if metric := result.metric:
+        sides = f"{metric.float_value:.4g} in floats, {metric.int8_value:.4g} in int8"
+        loss = f"{metric.loss.value:.4g} {metric.unit}".rstrip()
+        interval = f"99 %: {metric.loss.low:.4g} to {metric.loss.high:.4g}"
+        rows.append((metric.metric, f"{sides}: {loss} lost ({interval}), {metric.samples} samples"))
+    if result.limit:
+        rows.append(("limit", f"{result.limit}; with all layers in int8: {before}"))
+    kept = [(layer.name, layer.operator, _gain(layer.gives_back, unit)) for layer in result.kept]
+    table: list[str | Table] = [Table(kept, ("FLOAT LAYER", "OPERATOR", "GIVES BACK")), ""] if kept else []
+    return [*table, Table(rows), *(f"warning: {text}" for text in result.warnings)]
+
+
+def _gain(gain: float | None, unit: str) -> str:
+    return "not measured" if gain is None else f"{gain:.3g} {unit}".rstrip()

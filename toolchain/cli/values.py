@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from toolchain.units import duration, parse_duration, parse_size
 
@@ -52,3 +53,30 @@ class Size(click.ParamType[int]):
             return value if isinstance(value, int) else parse_size(value)
         except ValueError as fault:
             self.fail(f"{fault}.", param, ctx)
+
+
+class BackendName(click.ParamType[str]):
+    """The name of a compiler backend; the list of them is read when it is needed."""
+
+    name = "backend"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:  # noqa: ARG002 - of the base class
+        """Return the names."""
+        from toolchain import board
+
+        return f"[{'|'.join(board.backends())}]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Check the name."""
+        from toolchain import board
+
+        names = board.backends()
+        if value not in names:
+            self.fail(f"{value!r} is not one of {', '.join(map(repr, names))}.", param, ctx)
+        return str(value)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG002 - of the base class
+        """Complete a name."""
+        from toolchain import board
+
+        return [CompletionItem(name) for name in board.backends() if name.startswith(incomplete)]

@@ -248,29 +248,30 @@ def _min_max(numbers: Powers) -> tuple[int, int]:
     return min(numbers), max(numbers)
 
 
-def _warnings(chosen: Settings, samples: int, inexact: Sequence[str]) -> tuple[str, ...]:
-    warnings = []
-    if chosen.random and chosen.method == FILE:
-        warnings.append(
-            "the samples are random numbers: the ranges are those of the file, but the figures do not apply to real "
-            "data; pass a folder of real samples with --calibration"
+def sample_warning(settings: Settings, samples: int) -> str:
+    """Return why figures that come from these samples may be doubted; empty if there is no reason."""
+    if settings.random:
+        scales = "the ranges are those of the file, but" if settings.method == FILE else "the scales fit noise, and"
+        return (
+            f"the samples are random numbers: {scales} the figures do not apply to real data; pass a folder of real "
+            "samples with --calibration"
         )
-    elif chosen.random:
-        warnings.append(
-            "the samples are random numbers: the scales fit noise, and the figures do not apply to real "
-            "data; pass a folder of real samples with --calibration"
-        )
-    elif samples < _FEW:
-        warnings.append(
+    if samples < _FEW:
+        return (
             f"{samples} sample(s) are few: the scales may be too small for other data, and the figures come from "
             f"the same samples as the scales; pass at least {_FEW}"
         )
+    return ""
+
+
+def _warnings(chosen: Settings, samples: int, inexact: Sequence[str]) -> tuple[str, ...]:
+    warnings = [sample_warning(chosen, samples)]
     if inexact:
         warnings.append(
             f"the biases of {', '.join(inexact)} are too large for a quarter step: hardware and ONNX may round them "
             "differently, by one step"
         )
-    return tuple(warnings)
+    return tuple(filter(None, warnings))
 
 
 @dataclass(frozen=True)

@@ -164,3 +164,77 @@ def test_only_results_of_quantize_are_replaced(file, folder, tmp_path):
     for _ in range(2):
         seen = toolchain(*words, "-o", tmp_path / "q.onnx", "--report", tmp_path / "q.json")
         assert seen.code == 0, seen.err
+
+
+# --- real scales -----------------------------------------------------------------------------------------------
+
+
+def test_real_scales_for_a_cpu(file, folder, tmp_path):
+    done = toolchain("quantize", file, "--for", "cpu", "--calibration", folder, "--report", tmp_path / "q.json")
+    assert done.code == 0, done.err
+    assert "quantizing 7 layers of net with 10 sample(s)" in done.err
+    assert "ranges by max" in done.out
+    assert "signal over noise, against floats" in done.out
+    document = json.loads((tmp_path / "q.json").read_text())
+    assert (document["method"], document["samples"], document["kept"]) == ("max", 10, [])
+    assert document["sha256"] == source.load(str(tmp_path / "net-int8.onnx")).sha256
+    again = toolchain("quantize", file, "--for", "mali", "--calibration", folder)
+    assert again.code == 0, again.err
+    assert document["sha256"] in again.out, "the same file is for both, and replaces that of the earlier run"
+
+
+def test_layers_stay_float_for_a_limit(file, folder):
+    words = ("quantize", file, "--for", "cpu", "--calibration", folder)
+    plain = json.loads(toolchain(*words, "--json").out)
+    limit = plain["output_snr_db"] + 1
+    done = toolchain(*words, "--min-snr", limit)
+    assert done.code == 0, done.err
+    assert "FLOAT LAYER" in done.out
+    assert "with all layers in int8" in done.out
+    document = json.loads(toolchain(*words, "--min-snr", limit, "--json").out)
+    assert document["output_snr_db"] >= limit
+    assert 1 <= len(document["kept"]) < len(plain["layers"])
+    assert all(layer["gives_back"] > 0 for layer in document["kept"])
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["--for", "gpu"], "'gpu' is not one of 'cpu', 'mali', 'vta'"),
+        (["--min-snr", "30"], "--min-snr is not supported with powers of two"),
+        (
+            ["--for", "vta", "--budget", "1", "--metric", "top1", "--data", "samples"],
+            "not supported with powers of two",
+        ),
+        (["--method", "entropy"], "--method entropy is not supported with powers of two"),
+        (["--for", "cpu", "--method", "mse"], "--method mse is not supported with real scales"),
+        (["--for", "cpu", "--budget", "0.5"], "--budget needs --metric and --data"),
+        (["--for", "cpu", "--budget", "-1"], "-1"),
+        (["--for", "cpu", "--budget", "nan"], "not a valid limit"),
+        (["--for", "cpu", "--metric", "top1"], "--metric needs --data"),
+        (["--for", "cpu", "--data", "samples"], "--data needs --metric"),
+        (["--for", "cpu", "--labels", "names.txt"], "--labels needs --metric"),
+        (["--for", "cpu", "--budget", "1", "--min-snr", "30"], "cannot be combined"),
+        (["--for", "cpu", "--metric", "top1", "--data", "samples"], "no label"),
+        (["--for", "cpu", "--exclude", "c9x"], "no layer 'c9x'"),
+        (["--for", "cpu", "--shape", "x:1,3,15,15"], "shape"),
+    ],
+)
+def test_wrong_options_of_real_scales(file, folder, tmp_path, words, error):
+    done = toolchain("quantize", file, "--calibration", folder, *words)
+    assert done.code == 2
+    assert error in done.err
+    assert {path.name for path in tmp_path.iterdir()} == {"net.onnx", "samples"}
+
+
+def test_wrong_samples_and_models_of_real_scales(file, folder, tmp_path):
+    words = ("quantize", file, "--for", "cpu")
+    assert "ranges of its activations are not known" in toolchain(*words).err
+    (tmp_path / "empty").mkdir()
+    assert "no samples" in toolchain(*words, "--calibration", tmp_path / "empty").err
+    np.savez(folder / "z.npz", x=np.zeros((1, 3, 15, 15), np.float32))
+    done = toolchain(*words, "--calibration", folder)
+    assert (done.code, "z.npz" in done.err, "quantizing" in done.err) == (2, True, False)
+    path = nets.save(qdq_nets.quantized(qdq_nets.residual(), tmp_path), tmp_path)
+    done = toolchain("quantize", path, "--for", "cpu", "--calibration", "random")
+    assert (done.code, "quantized already" in done.err) == (2, True)

@@ -1,0 +1,150 @@
+"""Int8 with real scales on a user's data: the budget, the metric, and what is refused before the work."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.support import nets, qdq_nets, shapes_data
+from tests.support.nets import node
+from toolchain.errors import InputError, RegressionError
+from toolchain.models import source
+from toolchain.pipeline import quantize as quantizing
+from toolchain.pipeline.quantize import LabelledData, QuantizeRequest
+from toolchain.quantize import Settings
+
+SAMPLES = [{"x": qdq_nets.random((1, 3, 12, 12), seed)} for seed in range(8)]
+
+
+def uneven():
+    """A network whose first layer has a channel that takes the bytes of the others."""
+    large, small = qdq_nets.weights(8, 3, 3, 3), qdq_nets.weights(8, 8, 3, 3, seed=1)
+    large[0] *= 1000
+    small[:, 0] /= 1000
+    held = {"w1": large, "w2": small, "w3": qdq_nets.weights(8, 8, 3, 3, seed=2)}
+    nodes = [
+        node("Conv", ["x", "w1"], ["c1"]),
+        node("Conv", ["c1", "w2"], ["c2"]),
+        node("Relu", ["c2"], ["r2"]),
+        node("Conv", ["r2", "w3"], ["y"]),
+    ]
+    return qdq_nets.floating(nodes, (1, 3, 12, 12), held)
+
+
+def quantized(proto, folder, samples=SAMPLES, **more):
+    lines = []
+    request = QuantizeRequest(source.load(nets.save(proto, folder)), samples, more.pop("settings", Settings()), **more)
+    return quantizing.quantize(request, lines.append), lines
+
+
+def test_without_a_limit_all_layers_are_int8(tmp_path):
+    result, lines = quantized(qdq_nets.residual(), tmp_path)
+    assert [layer.name for layer in result.layers] == ["c1", "c2", "c3", "y"]
+    assert (result.kept, result.limit, result.before, result.metric) == ((), "", None, None)
+    assert result.output_snr_db > 25
+    assert "quantizing 4 layers of net with 8 sample(s)" in lines
+    assert result.document()["layers"][0] == {"name": "c1", "operator": "Conv"}
+
+
+def test_outputs_with_much_noise_are_warned_of(tmp_path):
+    result, _ = quantized(uneven(), tmp_path)
+    assert result.output_snr_db < 15
+    assert any("--min-snr 30" in warning for warning in result.warnings)
+
+
+def test_a_layer_stays_float_for_the_noise(tmp_path):
+    result, _ = quantized(uneven(), tmp_path, least_snr_db=25.0)
+    assert [layer.name for layer in result.kept] == ["c2"]
+    assert [layer.name for layer in result.layers] == ["c1", "y"]
+    assert result.output_snr_db >= 25
+    assert result.before < 15
+    assert result.kept[0].gives_back == pytest.approx(result.output_snr_db - result.before, abs=0.02)
+    assert result.warnings == ()
+
+
+def test_an_excluded_layer_stays_float(tmp_path):
+    result, _ = quantized(uneven(), tmp_path, settings=Settings(exclude=("c2",)))
+    assert (result.excluded, result.kept) == (("c2",), ())
+    assert result.output_snr_db > 25
+
+
+def test_a_limit_that_int8_cannot_keep(tmp_path):
+    with pytest.raises(RegressionError, match=r"not within 90 dB if any layer is int8") as caught:
+        quantized(qdq_nets.residual(), tmp_path, least_snr_db=90.0)
+    assert "with all layers in int8" in caught.value.details
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory):
+    """Pictures in folders of classes, and a classifier whose scores pass a channel that is far too large."""
+    folder = tmp_path_factory.mktemp("shapes")
+    shapes_data.write(folder / "test", 25, 1)
+    proto = shapes_data.classifier(shapes_data.weights(shapes_data.write(folder / "train", 40, 0)))
+    return folder / "test", proto
+
+
+def samples_of(folder):
+    from toolchain.quantize import samples
+    from toolchain.tensors import TensorSpec
+
+    return samples.Folder(folder, [TensorSpec("x", (1, 3, shapes_data.SIZE, shapes_data.SIZE), "float32")], 16)
+
+
+def spoiled(proto):
+    """Add a product by a matrix after the classes: a fifth column of scores would take the bytes of the others."""
+    wide, narrow = np.eye(4, 5, dtype=np.float32), np.eye(5, 4, dtype=np.float32)
+    wide[0, 4], narrow[4] = 3000, 0
+    spoilt = onnx.ModelProto()
+    spoilt.CopyFrom(proto)
+    spoilt.graph.node[-1].output[0] = "scores"
+    spoilt.graph.node.extend(
+        [
+            onnx.helper.make_node("MatMul", ["scores", "wide"], ["fifth"], "widen"),
+            onnx.helper.make_node("MatMul", ["fifth", "narrow"], ["y"], "narrow"),
+        ]
+    )
+    spoilt.graph.initializer.extend(
+        [onnx.numpy_helper.from_array(wide, "wide"), onnx.numpy_helper.from_array(narrow, "narrow")]
+    )
+    return spoilt
+
+
+def test_a_metric_of_the_users_data(shapes, tmp_path):
+    folder, proto = shapes
+    result, lines = quantized(proto, tmp_path, samples_of(folder), labelled=LabelledData(folder, "top1"))
+    metric = result.metric
+    assert (metric.metric, metric.unit, metric.samples) == ("top1", "points", 100)
+    assert metric.loss.low <= metric.float_value - metric.int8_value <= metric.loss.high
+    assert any("scoring top1 (int8)" in line for line in lines)
+
+
+def test_a_layer_stays_float_for_the_metric(shapes, tmp_path):
+    folder, proto = shapes
+    labelled = LabelledData(folder, "top1")
+    result, _ = quantized(spoiled(proto), tmp_path, samples_of(folder), labelled=labelled, most_lost=1.0)
+    assert result.before > 10
+    assert [layer.name for layer in result.kept] == ["narrow"]
+    assert result.kept[0].gives_back > 10
+    assert result.metric.float_value - result.metric.int8_value <= 1
+    assert result.limit == "a loss of 1 points of top1"
+    assert result.document()["metric"]["confidence"] == 0.99
+
+
+@pytest.mark.parametrize(
+    ("samples", "labelled", "words"),
+    [
+        ([], None, "no samples"),
+        (SAMPLES, LabelledData("none", "top1"), "no data"),
+        (SAMPLES, LabelledData(".", "top2"), "no metric 'top2'"),
+    ],
+)
+def test_what_is_refused_before_the_work(samples, labelled, words, shapes, tmp_path, monkeypatch):
+    monkeypatch.chdir(shapes[0])
+    if labelled:
+        from pathlib import Path
+
+        labelled = LabelledData(Path(labelled.path), labelled.metric)
+    monkeypatch.setattr(quantizing, "calibrate", None)
+    with pytest.raises(InputError, match=words):
+        quantized(qdq_nets.residual(), tmp_path, samples, labelled=labelled)

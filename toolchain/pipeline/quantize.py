@@ -1,0 +1,314 @@
+"""Int8 with real scales: a float model is calibrated, converted and compared; layers stay float within a budget."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from toolchain import files, interrupts
+from toolchain.errors import InputError, RegressionError
+from toolchain.models import reference
+from toolchain.models.source import SourceModel
+from toolchain.pipeline.evaluate import data, functions
+from toolchain.pipeline.evaluate.data import Reader
+from toolchain.pipeline.evaluate.metrics import Metric, open_metric
+from toolchain.pipeline.evaluate.paired import CONFIDENCE, Loss
+from toolchain.pipeline.evaluate.result import REFERENCE, Side, compare
+from toolchain.progress import Progress, Step, stage
+from toolchain.quantize import Settings, network
+from toolchain.quantize.calibrate import Probe
+from toolchain.quantize.float_layers import Budget, Choice, FloatLayer, choose
+from toolchain.quantize.real_scales import CALIBRATORS, Layer, Quantizer, calibrate, float_network
+from toolchain.quantize.write import Written
+from toolchain.tensors import Tensors, TensorSpec
+
+_INT8 = "int8"
+_USUAL_DB = 30.0  # signal over noise of the outputs below which a warning names the remedy
+_FEW = 8  # samples that layers are ordered by
+_LEAST_POWER = 1e-30  # of a signal: outputs may be zeros
+_LAST_BITS = 1e-9  # of a sum of scores
+
+
+@dataclass(frozen=True)
+class LabelledData:
+    """A metric on samples with labels, as `evaluate` takes them."""
+
+    path: Path
+    metric: str
+    labels: Path | None = None  # names of the classes
+    preprocess: str = ""  # module:function
+    limit: int | None = None
+
+
+@dataclass(frozen=True)
+class QuantizeRequest:
+    """A model to quantize; at most one of the two limits is set."""
+
+    source: SourceModel
+    samples: Sequence[Tensors]
+    settings: Settings  # its method is one of `CALIBRATORS`, or empty for the first
+    labelled: LabelledData | None = None
+    most_lost: float | None = None  # in the unit of the metric
+    least_snr_db: float | None = None  # of the outputs
+
+
+@dataclass(frozen=True)
+class MetricLoss:
+    """What int8 loses of a metric against the float model, with its interval."""
+
+    metric: str
+    unit: str
+    samples: int
+    float_value: float
+    int8_value: float
+    loss: Loss
+
+    def document(self) -> dict[str, Any]:
+        return dataclasses.asdict(self) | {"confidence": CONFIDENCE}
+
+
+@dataclass(frozen=True)
+class QuantizedModel:
+    """A model in QDQ form with real scales, and how near it is to the float model."""
+
+    source: SourceModel
+    method: str
+    samples: int
+    layers: tuple[Layer, ...]  # those that compute in int8
+    kept: tuple[FloatLayer, ...]  # those that stay float for the budget
+    excluded: tuple[str, ...]  # those that the user excluded
+    output_snr_db: float | None  # signal over noise; None where they are equal
+    top1_agreement: float | None  # share of samples with the same best class; None without classes
+    metric: MetricLoss | None
+    limit: str  # what was allowed, as text; empty without a limit
+    unit: str  # of the limit, and of what layers give back
+    before: float | None  # loss, or signal over noise, with all layers in int8; None without a limit, or without noise
+    warnings: tuple[str, ...]
+
+    def document(self) -> dict[str, Any]:
+        """Return all but the model itself, as JSON has it."""
+        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "source"}
+        lists = {
+            "layers": [{"name": layer.name, "operator": layer.operator} for layer in self.layers],
+            "kept": [dataclasses.asdict(layer) for layer in self.kept],
+            "metric": self.metric and self.metric.document(),
+        }
+        return own | lists | {"model": self.source.name, "sha256": self.source.sha256}
+
+
+def quantize(request: QuantizeRequest, tell: Progress) -> QuantizedModel:
+    """Quantize a model.
+
+    Raises:
+        InputError: The model cannot be quantized, or samples, data or metric do not fit it; all that is checked first.
+        RegressionError: Only a float model is within the limit.
+    """
+    source, settings = request.source, request.settings
+    method = settings.method or next(iter(CALIBRATORS))
+    _read_all(request.samples, source.name, tell)
+    tell(stage("simplifying the model"))
+    floats = float_network(source, settings.exclude)
+    scorer = _Scorer(source, request.labelled, tell) if request.labelled else None
+    tell(f"quantizing {len(floats.layers)} layers of {source.name} with {len(request.samples)} sample(s)")
+    quantizer = Quantizer(floats, calibrate(floats, request.samples, method, tell))
+    comparison = _OutputComparison(floats.proto, request.samples)
+    choice = _choose(request, quantizer, comparison, scorer, tell)
+    names = {layer.name for layer in choice.layers} if choice else set()
+    proto = quantizer.quantized(names)
+    tell(stage("comparing it with the float model"))
+    accuracy = comparison.accuracy(proto)
+    digest = files.sha256_bytes(proto.SerializeToString(deterministic=True))
+    return QuantizedModel(
+        source=dataclasses.replace(source, proto=proto, sha256=digest),
+        method=method,
+        samples=len(request.samples),
+        layers=tuple(layer for layer in floats.layers if layer.name not in names),
+        kept=choice.layers if choice else (),
+        excluded=settings.exclude,
+        output_snr_db=accuracy.output,
+        top1_agreement=accuracy.agreement,
+        metric=scorer.result(proto) if scorer else None,
+        limit=_limit_text(request, scorer),
+        unit="dB" if request.least_snr_db is not None else scorer.metric.unit if scorer else "",
+        before=_before(request, choice),
+        warnings=_warnings(request, accuracy.output),
+    )
+
+
+def _choose(
+    request: QuantizeRequest,
+    quantizer: Quantizer,
+    comparison: _OutputComparison,
+    scorer: _Scorer | None,
+    tell: Progress,
+) -> Choice | None:
+    """Choose the layers that stay float; None without a limit."""
+    if request.most_lost is not None and scorer:
+        budget = Budget(scorer.loss, request.most_lost + _LAST_BITS)
+    elif request.least_snr_db is not None:
+        budget = Budget(comparison.loss, -request.least_snr_db)
+    else:
+        return None
+    choice = choose(quantizer, comparison.noise, budget, tell)
+    if len(choice.layers) == len(quantizer.layers):
+        before = _before(request, choice)
+        text = f"{before:.4g}{_unit(scorer)} lost" if request.most_lost is not None else f"{before:.1f} dB"
+        raise RegressionError(
+            f"{request.source.name} is not within {_limit_text(request, scorer)} if any layer is int8",
+            details=f"with all layers in int8: {text}",
+            hint="allow more, try another --method, or pass more samples with --calibration",
+        )
+    return choice
+
+
+def _before(request: QuantizeRequest, choice: Choice | None) -> float | None:
+    """Return what the limit is about, with all layers in int8; None without a limit, or where int8 is exact."""
+    if choice is None or not math.isfinite(choice.loss_of_all):
+        return None
+    return choice.loss_of_all if request.most_lost is not None else -choice.loss_of_all
+
+
+def _unit(scorer: _Scorer | None) -> str:
+    return f" {scorer.metric.unit}" if scorer and scorer.metric.unit else ""
+
+
+def _limit_text(request: QuantizeRequest, scorer: _Scorer | None) -> str:
+    if request.most_lost is not None and scorer:
+        return f"a loss of {request.most_lost:g}{_unit(scorer)} of {scorer.metric.name}"
+    return "" if request.least_snr_db is None else f"{request.least_snr_db:g} dB"
+
+
+def _warnings(request: QuantizeRequest, snr_db: float | None) -> tuple[str, ...]:
+    warnings = [network.sample_warning(request.settings, len(request.samples))]
+    is_limited = request.most_lost is not None or request.least_snr_db is not None
+    if not is_limited and snr_db is not None and snr_db < _USUAL_DB:
+        warnings.append(
+            f"the outputs have less than {_USUAL_DB:g} dB: --min-snr {_USUAL_DB:g}, or --budget POINTS with --metric "
+            "and --data, keeps the layers float that lose most"
+        )
+    return tuple(filter(None, warnings))
+
+
+def _read_all(samples: Sequence[Tensors], name: str, tell: Progress) -> None:
+    """Read each sample once: a damaged one must not end the work after minutes."""
+    if not len(samples):
+        raise InputError(f"there are no samples to quantize {name} with")
+    for number in range(len(samples)):
+        interrupts.check()
+        tell(Step("reading samples", number, len(samples), "samples"))
+        _ = samples[number]
+
+
+class _OutputComparison:
+    """Compares the outputs of a quantized network with those of the float network, on the samples of the calibration.
+
+    Raises:
+        InputError: ONNX Runtime cannot run the float network, or its outputs are not finite.
+    """
+
+    def __init__(self, proto: onnx.ModelProto, samples: Sequence[Tensors]) -> None:
+        self._proto = proto
+        self._samples = samples
+        count = min(_FEW, len(samples))
+        self._few = [samples[number * len(samples) // count] for number in range(count)]
+        self._names = [value.name for value in proto.graph.output]
+        probe = Probe(proto, self._names)
+        self._exact = [probe.run(sample) for sample in self._few]
+        self._power = {name: self._sum_of_squares(name, self._exact) for name in self._names}
+        for name, power in self._power.items():
+            if not math.isfinite(power):
+                raise InputError(
+                    f"the output {name!r} of the float model is infinite or not a number for a sample",
+                    hint="remove that sample, or check why the model overflows on it",
+                )
+
+    @staticmethod
+    def _sum_of_squares(name: str, outputs: Sequence[Tensors]) -> float:
+        return sum(float(np.square(values[name].astype(np.float64)).sum()) for values in outputs)
+
+    def noise(self, proto: onnx.ModelProto) -> float:
+        """Return the power of the noise over that of the signal, for a few samples, summed over the outputs."""
+        probe = Probe(proto, self._names, optimized=False)
+        outputs = [probe.run(sample) for sample in self._few]
+        total = 0.0
+        for name, power in self._power.items():
+            errors = [
+                {name: exact[name].astype(np.float64) - actual[name]}
+                for exact, actual in zip(self._exact, outputs, strict=True)
+            ]
+            total += self._sum_of_squares(name, errors) / max(power, _LEAST_POWER)
+        return total
+
+    def accuracy(self, proto: onnx.ModelProto) -> network.Accuracy:
+        """Compare all samples."""
+        return network.compare(self._proto, Written(proto, {}, ()), (), self._samples)
+
+    def loss(self, proto: onnx.ModelProto) -> float:
+        """Return the signal over noise of the outputs in dB, negated."""
+        ratio = self.accuracy(proto).output
+        return -math.inf if ratio is None else -ratio
+
+
+class _Scorer:
+    """Scores a quantized network on labelled data, against the float model.
+
+    Raises:
+        InputError: The data, the labels or the metric do not fit the model.
+    """
+
+    def __init__(self, source: SourceModel, labelled: LabelledData, tell: Progress) -> None:
+        dataset = data.read(labelled.path).limited(labelled.limit)
+        self.metric: Metric = open_metric(labelled.metric, dataset, labelled.labels)
+        preprocess = functions.load(labelled.preprocess) if labelled.preprocess else None
+        self._source = source
+        self._tell = tell
+        self._samples = dataset.samples
+        self._reader = Reader(dataset, source.inputs, preprocess)
+        self._reader.check()
+        call = reference.open_model(source)
+        first = call(self._reader.inputs(self._samples[0]))
+        specs = [TensorSpec(name, first[name].shape, str(first[name].dtype)) for name in source.output_names]
+        self.metric.check(self._reader, specs)
+        self._float = self._side(REFERENCE, call)
+
+    def _side(self, name: str, call: Callable[[Tensors], Tensors]) -> Side:
+        scores = []
+        for number, sample in enumerate(self._samples):
+            interrupts.check()
+            self._tell(Step(f"scoring {self.metric.name} ({name})", number, len(self._samples), "samples"))
+            outputs = call(self._reader.inputs(sample))
+            ordered = {key: outputs[key] for key in self._source.output_names}
+            score = self.metric.score(ordered, self._reader.target(sample))
+            if not math.isfinite(score.value):
+                raise InputError(
+                    f"{self.metric.name} of {sample.name} is {score.value} for the {name} model",
+                    hint="its outputs contain infinities or NaN",
+                )
+            scores.append(score)
+        return Side(name, self._source.origin, "", tuple(scores))
+
+    def _int8(self, proto: onnx.ModelProto) -> Side:
+        return self._side(_INT8, Probe(proto, self._source.output_names, optimized=False).run)
+
+    def loss(self, proto: onnx.ModelProto) -> float:
+        """Return what a network loses, in the unit of the metric."""
+        return self.metric.sign * self.metric.scale * (self._float.mean - self._int8(proto).mean)
+
+    def result(self, proto: onnx.ModelProto) -> MetricLoss:
+        """Return what a network loses, with its interval."""
+        side, metric = self._int8(proto), self.metric
+        return MetricLoss(
+            metric.name,
+            metric.unit,
+            len(self._samples),
+            self._float.mean * metric.scale,
+            side.mean * metric.scale,
+            compare(metric, self._float, side).loss,
+        )
