@@ -51,10 +51,15 @@ def _silent(_line: str) -> None:
     """Show no progress."""
 
 
-def load_board(name: str = "local", *, float16: bool = False) -> Board:
-    """Load a board type by its name, or from a board file (.toml); with float16, to compute in half precision."""
-    board = boards.load(name).resolved()
-    return board.in_float16() if float16 else board
+def load_board(name: str = "local", *, float16: bool = False, bfloat16: bool = False) -> Board:
+    """Load a board type by its name, or from a board file (.toml).
+
+    Args:
+        name: The board type.
+        float16: Whether layers compute in half precision.
+        bfloat16: Whether they multiply in bfloat16, instead.
+    """
+    return boards.load(name).resolved().with_precision(float16=float16, bfloat16=bfloat16)
 
 
 def build(

@@ -39,6 +39,14 @@ class Target:
     thread_warp_size: Annotated[int, Field(ge=0, le=128, description="work-items that run in step")] = 0
     float16: Annotated[bool, Field(description="layers compute in half precision")] = False
     half_sums: Annotated[bool, Field(description="with float16: layers sum up in half precision, too")] = False
+    bfloat16: Annotated[bool, Field(description="layers multiply in bfloat16, and sum up in float32")] = False
+
+    @property
+    def reduced_precision(self) -> Literal["float16", "bfloat16", ""]:
+        """The element type that layers read; empty for that of the model."""
+        if self.float16:
+            return "float16"
+        return "bfloat16" if self.bfloat16 else ""
 
 
 def short_gpu(name: str) -> str:
@@ -130,7 +138,13 @@ class Board:
 
     def in_float16(self, *, half_sums: bool = False) -> Board:
         """Return the board with layers that compute in half precision, and optionally also sum in it."""
-        target = dataclasses.replace(self.target, float16=True, half_sums=half_sums)
+        return self.with_precision(float16=True, half_sums=half_sums)
+
+    def with_precision(self, *, float16: bool = False, half_sums: bool = False, bfloat16: bool = False) -> Board:
+        """Return the board with layers in a reduced precision; without one, in that of its file."""
+        if not (float16 or bfloat16):
+            return self
+        target = dataclasses.replace(self.target, float16=float16, half_sums=half_sums, bfloat16=bfloat16)
         return dataclasses.replace(self, target=target)
 
 
@@ -196,6 +210,8 @@ def check(path: Path) -> tuple[Board | None, list[Fault]]:
         faults += _faults_of_backend(board)
         if board.target.half_sums and not board.target.float16:
             faults.append(Fault("target.half_sums", "has no effect without float16", "add float16 = true"))
+        if board.target.bfloat16 and board.target.float16:
+            faults.append(Fault("target.bfloat16", "cannot be combined with float16", "remove one of them"))
         faults += _faults_of_gpu(board) + _faults_of_cores(board)
     return (None, faults) if faults else (board, [])
 

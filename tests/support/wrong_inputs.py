@@ -351,6 +351,14 @@ _CASES = [
         2,
         r"there is no template 'winogrd'[\s\S]*winograd",
     ),
+    ("bfloat16 on Arm", "build {w}/good.onnx --board rpi4 --bfloat16 -o {w}/out", 2, r"leave --bfloat16 out"),
+    ("bfloat16 on a GPU", "build {w}/good.onnx --board rk3588 --bfloat16 -o {w}/out", 2, r"leave --bfloat16 out"),
+    (
+        "two precisions",
+        "build {w}/good.onnx --bfloat16 --float16 -o {w}/out",
+        2,
+        r"--bfloat16 cannot be combined with --float16",
+    ),
     ("half precision on a CPU", "build {w}/good.onnx --float16 -o {w}/out", 2, r"leave --float16 out"),
     (
         "a file and a picture",

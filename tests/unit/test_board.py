@@ -87,6 +87,7 @@ FAULTS = {
     "warp-too-wide": ["target.thread_warp_size: 256 should be less than or equal to 128"],
     "wrong-backend": ["backend: 'malli' is not a compiler backend (did you mean mali?)"],
     "half-sums-alone": ["target.half_sums: has no effect without float16 (add float16 = true)"],
+    "two-precisions": ["target.bfloat16: cannot be combined with float16 (remove one of them)"],
     "gpu-misspelt": ["gpu.name: there is no cost model of the GPU 'g61o' (did you mean g610?)"],
     "gpu-without-model": [
         "gpu.name: there is no cost model of the GPU 'adreno' (known GPUs: t860, g72, g52, g57, g610; without [gpu]"
@@ -105,6 +106,7 @@ BEYOND_SCHEMA = {
     "too-many-cores",
     "too-many-threads",
     "root-with-line-end",
+    "two-precisions",
     *(name for name in FAULTS if name.startswith("triple-")),
 }
 NOT_TOML = {"key-twice", "not-toml", "not-utf8"}

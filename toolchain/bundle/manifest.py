@@ -129,12 +129,23 @@ class HalfOutput:
 
 @dataclass(frozen=True)
 class InHalf:
-    """How far a network in half precision is from its reference, as the build machine computed; no device did."""
+    """How far a network in a reduced precision is from its reference, as the build machine computed; no device did."""
 
     reference: str  # what computed the reference
     inputs: str  # what both were run with, for people
     outputs: Annotated[tuple[HalfOutput, ...], FIRST_FAULT]  # what was found of each output; none if nothing is known
     obstacle: str = ""  # why nothing is; empty if it is
+    format: Literal["float16", "bfloat16"] = "float16"  # what is multiplied
+
+    @property
+    def precision(self) -> str:
+        """What people call it."""
+        return {"float16": "half precision", "bfloat16": "bfloat16"}[self.format]
+
+    @property
+    def title(self) -> str:
+        """The same as a heading."""
+        return f"{self.precision[0].upper()}{self.precision[1:]}"
 
     @property
     def ok(self) -> bool:
@@ -143,9 +154,9 @@ class InHalf:
 
     def lines(self) -> list[str]:
         if self.obstacle:
-            return [f"the error of half precision is not known before a deploy: {self.obstacle}"]
+            return [f"the error of {self.precision} is not known before a deploy: {self.obstacle}"]
         by = f"from {self.reference} with {self.inputs}, emulated"
-        heads = ["in half precision," if output.ok else "WRONG in half precision:" for output in self.outputs]
+        heads = [f"in {self.precision}," if output.ok else f"WRONG in {self.precision}:" for output in self.outputs]
         return [f"{head} {output} {by}" for head, output in zip(heads, self.outputs, strict=True)]
 
 
@@ -212,7 +223,8 @@ class Manifest:
     reference: FileRecord | None = None  # digest and size of the reference; None if it was built without one
     records: Tuned | None = None  # the tuning records that were applied
     modelled: Modelled | None = None  # the result of a model of the board's accelerator, if there is one
-    half: InHalf | None = None  # how far half precision is from the reference; None where the board computes in single
+    # how far half precision or bfloat16 is from the reference; None where the board computes in single precision
+    half: InHalf | None = None
     # how near a network that was made int8 for the board is to the user's own; None where it was not
     int8: InInt8 | None = None
     activations: _Count | None = None  # bytes that activations and outputs take; None where they are not planned
@@ -226,6 +238,8 @@ class Manifest:
                 del document[name]
         if self.records is not None and not self.records.modelled:  # bundles of before there were models are the same
             del document["records"]["modelled"]
+        if self.half is not None and self.half.format == "float16":  # as before there were others
+            del document["half"]["format"]
         for spec in (*document["inputs"], *document["outputs"]):
             for key in ("bound", "draw"):
                 if spec[key] is None:

@@ -156,18 +156,32 @@ class KernelOptions:
         is_flag=True,
         help="Same as --float16, and also add in half precision where this cannot overflow. Less exact.",
     )
+    bfloat16: bool = option(
+        "--bfloat16", is_flag=True, help="Multiply in bfloat16 and add in float32, on x86-64 CPUs. Less exact."
+    )
 
     @property
     def precision(self) -> dict[str, bool]:
-        """The arguments of `BoardOptions.board`."""
-        return {"float16": self.float16 or self.half_sums, "half_sums": self.half_sums}
+        """The arguments of `BoardOptions.board`.
+
+        Raises:
+            InputError: Two of the options exclude each other.
+        """
+        float16 = self.float16 or self.half_sums
+        if float16 and self.bfloat16:
+            raise InputError(
+                "--bfloat16 cannot be combined with --float16 and --half-sums",
+                hint="--bfloat16 is for x86-64 CPUs, the others are for GPUs",
+            )
+        return {"float16": float16, "half_sums": self.half_sums, "bfloat16": self.bfloat16}
 
     @property
     def precision_arguments(self) -> list[str]:
         """The same options for a command line."""
         if self.half_sums:
             return ["--half-sums"]
-        return ["--float16"] if self.float16 else []
+        options = {"--float16": self.float16, "--bfloat16": self.bfloat16}
+        return [option for option, is_set in options.items() if is_set]
 
     def excluded_templates(self, board: Board) -> tuple[str, ...]:
         """Return the sorted names of the templates that the build must not use.

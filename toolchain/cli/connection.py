@@ -60,12 +60,12 @@ class BoardOptions:
         help="Board type, or a board file (.toml).",
     )
 
-    def board(self, *, float16: bool = False, half_sums: bool = False) -> Board:
-        """Load the board type, resolved; `float16` computes in half precision, `half_sums` also adds in it."""
+    def board(self, *, float16: bool = False, half_sums: bool = False, bfloat16: bool = False) -> Board:
+        """Load the board type, resolved, with layers in a precision as `Board.with_precision` has it."""
         from toolchain import board as board_files
 
         board = board_files.load(self.board_name).resolved()
-        return board.in_float16(half_sums=half_sums) if float16 else board
+        return board.with_precision(float16=float16, half_sums=half_sums, bfloat16=bfloat16)
 
 
 @dataclass(frozen=True)
@@ -116,10 +116,10 @@ class AddressOptions(BoardOptions):
         "--known-hosts", type=PATH, multiple=True, help="Trusted host keys. Default: ~/.ssh/known_hosts."
     )
 
-    def board(self, *, float16: bool = False, half_sums: bool = False) -> Board:
+    def board(self, *, float16: bool = False, half_sums: bool = False, bfloat16: bool = False) -> Board:
         """Return the board type of the device, resolved; see `resolve`."""
         board = self.resolve().board
-        return board.in_float16(half_sums=half_sums) if float16 else board
+        return board.with_precision(float16=float16, half_sums=half_sums, bfloat16=bfloat16)
 
     def resolve(self) -> Selected:
         """Decide the board type: that of --board, or else that of the device.

@@ -32,7 +32,7 @@ _SUBJECTS = {
     " --prune --no-compare",
     TRIALS: "--number --repeat --min-repeat-ms --cooldown --cache-flush --timeout --build-timeout",
     COMPILATION: "--toolchain --records --no-records --emulated --modelled --without --no-winograd --float16"
-    " --half-sums --gpu --cl-option --cost --max-ram",
+    " --half-sums --bfloat16 --gpu --cl-option --cost --max-ram",
     VERIFICATION: "--tolerance --samples --evaluate --unchecked",
     MEASUREMENT: "--budget --rounds --round-ms --runs --threads --no-pin --energy --against",
     RATE: "--period --for --deadline --load --fifo --mlock",

@@ -70,9 +70,7 @@ class CostOptions:
         return board
 
     def _with_precision(self, board: Board) -> Board:
-        board = board.resolved()
-        precision = self.compiling.kernels.precision
-        return board.in_float16(half_sums=precision["half_sums"]) if precision["float16"] else board
+        return board.resolved().with_precision(**self.compiling.kernels.precision)
 
 
 @inspect.command("kernels", reports=common.PAGES)

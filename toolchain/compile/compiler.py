@@ -6,7 +6,7 @@ import contextlib
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from tvm.target import codegen
 import toolchain
 from toolchain import bundle, files, interrupts, tensors, versions
 from toolchain.backends.base import EXACT, NODES, OPERATIONS, SPARSE, Backend
+from toolchain.backends.cpu.lowering import PIPELINE
 from toolchain.board import Board
 from toolchain.bundle import Bundle, Reference, inventories, memory
 from toolchain.bundle.manifest import LARGEST_GRAPH, HalfOutput, InHalf, InInt8, Manifest, Modelled, Sparse, Tuned
@@ -37,6 +38,7 @@ from toolchain.records.tasks import called, layer_of
 from toolchain.tensors import Tensors
 
 _LISTED_WEIGHTS = 3
+_PIPELINES = {"float16": "default", "bfloat16": PIPELINE}  # of kernels that this machine runs: a GPU's, and a CPU's
 _MAX_OPERATIONS = 1e18  # `bundle.kernels` reads numbers of up to 18 digits
 
 
@@ -368,16 +370,15 @@ def compare_in_half(
     Returns:
         The differences; None where the board computes in single precision, or without a reference.
     """
-    if reference is None or not request.board.target.float16:
+    reduced = request.board.target.reduced_precision
+    if reference is None or not reduced:
         return None
-    request.progress(stage("computing in half precision on this machine"))
-    input_source = request.model.given
-    path = input_source.image or input_source.npz
-    input_text = path.name if path else f"random numbers of seed {input_source.seed}"
+    unknown = InHalf(reference.runtime, _input_text(request), (), format=reduced)
+    request.progress(stage(f"computing in {unknown.precision} on this machine"))
     try:
-        outputs = _run(request.backend.on_cpu(module), imported, reference.inputs)
+        outputs = _run(request.backend.on_cpu(module), imported, reference.inputs, _PIPELINES[reduced])
     except InputError as fault:
-        result = InHalf(reference.runtime, input_text, (), fault.message)  # only the device can show it
+        result = replace(unknown, obstacle=fault.message)  # only the device can show it
     else:
         differences = []
         for name, expected in reference.outputs.items():
@@ -385,16 +386,23 @@ def compare_in_half(
             # Two digits, because the CPU that computed it decides the others.
             max_rel = float(f"{difference.max_rel:.1e}") if difference.max_rel < float("inf") else None
             differences.append(HalfOutput(name, max_rel, difference.tolerance, difference.ok))
-        result = InHalf(reference.runtime, input_text, tuple(differences))
+        result = replace(unknown, outputs=tuple(differences))
     for line in result.lines():
         request.progress(line)
     return result
 
 
-def _run(module: tvm.IRModule, imported: ImportedModel, inputs: Tensors) -> Tensors:
+def _input_text(request: BuildRequest) -> str:
+    """Say what a network is run with."""
+    input_source = request.model.given
+    path = input_source.image or input_source.npz
+    return path.name if path else f"random numbers of seed {input_source.seed}"
+
+
+def _run(module: tvm.IRModule, imported: ImportedModel, inputs: Tensors, pipeline: str) -> Tensors:
     # For this machine's own CPU, whose vector instructions make the emulation bearable.
     target = tvm.target.Target({"kind": "llvm", "mcpu": str(codegen.llvm_get_system_cpu())})
-    machine = relax.VirtualMachine(tvm.compile(module, target=target), tvm.cpu())
+    machine = relax.VirtualMachine(tvm.compile(module, target=target, tir_pipeline=pipeline), tvm.cpu())
     result: Any = machine[ENTRY](*(tvm.runtime.tensor(inputs[spec.name]) for spec in imported.source.inputs))
     # A network with one output returns a tensor, any other a tuple.
     values = [result] if isinstance(result, tvm.runtime.Tensor) else list(result)

@@ -74,7 +74,7 @@ class BuildRequest:
 
 
 def precision_options(board: Board) -> list[str]:
-    """Return the option of a build that selects half precision; empty for single precision."""
+    """Return the option of a build that selects half precision or bfloat16; empty for neither."""
     if not board.target.float16:
-        return []
+        return ["--bfloat16"] if board.target.bfloat16 else []
     return ["--half-sums" if board.target.half_sums else "--float16"]

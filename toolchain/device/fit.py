@@ -151,7 +151,8 @@ class RequiredPrecision:
         """Return what a bundle needs."""
         arguments = manifest.command.split()
         sums = "--half-sums" in arguments
-        return cls(sums or manifest.half is not None or "--float16" in arguments, sums)
+        in_half = manifest.half is not None and manifest.half.format == "float16"
+        return cls(sums or in_half or "--float16" in arguments, sums)
 
 
 def ask_half_precision(program: Program, shell: Shell, store: Store, kind: str, progress: Tell | None = None) -> Halves:

@@ -58,14 +58,14 @@ _OLDEST = 7
 _NEWEST_OPSET, _NEWEST_IR = 26, 13
 
 
-# The least precise type that the model or (with `float16`) the device computes in decides, even if outputs have a more
-# precise one.
-def tolerance(source: SourceModel, *, float16: bool = False) -> float | None:
+# The least precise type that the model or (by `float16` and `bfloat16`) the device computes in decides, even if outputs
+# have a more precise one.
+def tolerance(source: SourceModel, *, float16: bool = False, bfloat16: bool = False) -> float | None:
     """Return the limit for a model's relative difference if it does not follow from its output's dtype."""
     if _is_quantized(source):
         return _QUANTIZED_TOLERANCE
     types = _computed_types(source.proto)
-    if onnx.TensorProto.BFLOAT16 in types:
+    if bfloat16 or onnx.TensorProto.BFLOAT16 in types:
         return _BFLOAT16_TOLERANCE
     return _FLOAT16_TOLERANCE if float16 or onnx.TensorProto.FLOAT16 in types else None
 

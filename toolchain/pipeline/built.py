@@ -46,9 +46,11 @@ class Built:
         if half and not half.ok:
             sums = "--half-sums" in self.bundle.manifest.command.split()
             return VerificationError(
-                "the outputs in half precision are beyond their limit, as this machine computes them",
+                f"the outputs in {half.precision} are beyond their limit, as this machine computes them",
                 details="\n".join(str(output) for output in half.outputs if not output.ok),
-                hint="--float16 instead of --half-sums sums up in single precision" if sums else "leave --float16 out",
+                hint="--float16 instead of --half-sums sums up in single precision"
+                if sums
+                else f"leave --{half.format} out",
             )
         return self.costs.refusal() if self.costs else None
 
@@ -68,7 +70,7 @@ class Built:
             ("made by", manifest.command),
         ]
         sections = [Section("The bundle", [Facts(facts)])]
-        sections += [Section("Half precision, emulated", [half_section(half)])] if half else []
+        sections += [Section(f"{half.title}, emulated", [half_section(half)])] if half else []
         sections += self.costs.sections() if self.costs else []
         marks = [MODELLED] if self.costs or records.modelled else []
         marks += [EMULATED] if half else []

@@ -41,6 +41,7 @@ class ReferenceModel:
     source: SourceModel
     unoptimized: bool  # whether each operator is computed as the file has it
     float16: bool  # whether the device computes in half precision
+    bfloat16: bool = False  # whether it multiplies in bfloat16
 
     # Each is opened at its first run, and kept for all samples.
 
@@ -66,9 +67,9 @@ class ReferenceModel:
             InputError: The reference cannot run it.
         """
         outputs = self._model(arrays)
-        usual = reference.tolerance(self.source, float16=self.float16)
+        usual = reference.tolerance(self.source, float16=self.float16, bfloat16=self.bfloat16)
         order = ranked.rankings(self.source, arrays, usual)
-        if self.unoptimized or self.float16:
+        if self.unoptimized or self.float16 or self.bfloat16:
             return Expected(outputs, usual, order)
         wider = reference.limits(self.source, arrays, outputs, order, (self._literal, self._run_perturbed))
         if not wider:

@@ -126,7 +126,10 @@ class BundleSource:
         name = reference.name(unoptimized=unoptimized)
         self.request.progress(stage(f"running it with {name}"))
         compared = reference.with_plain_lstm(source)
-        reference_model = ReferenceModel(compared, unoptimized=unoptimized, float16=self.request.board.target.float16)
+        target = self.request.board.target
+        reference_model = ReferenceModel(
+            compared, unoptimized=unoptimized, float16=target.float16, bfloat16=target.bfloat16
+        )
         try:
             expected = reference_model.run(arrays)
         except InputError as fault:

@@ -52,6 +52,16 @@ def test_a_board_type():
         BoardOptions("rpi9").board()
 
 
+def test_bfloat16_and_half_precision_exclude_each_other():
+    kernels = KernelOptions(bfloat16=True)
+    assert kernels.precision_arguments == ["--bfloat16"]
+    target = BoardOptions("x86_64-v3").board(**kernels.precision).target
+    assert (target.float16, target.bfloat16, target.reduced_precision) == (False, True, "bfloat16")
+    for other in ({"float16": True}, {"half_sums": True}):
+        with pytest.raises(InputError, match="--bfloat16 cannot be combined"):
+            _ = KernelOptions(bfloat16=True, **other).precision
+
+
 def test_the_device_is_the_only_one_the_named_one_or_an_address(named):
     kind = named().board()
     assert named().device(kind).host == named(host="bench").device(kind).host == "me@127.0.0.1:1"

@@ -177,6 +177,18 @@ def test_half_precision_is_not_for_cpus(command, folder):
     assert "float32 or int8" in seen.err
 
 
+@pytest.mark.parametrize("command", ["build", "tasks"])
+@pytest.mark.parametrize("name", ["rpi4", "rk3399", "vta-sim"])
+def test_bfloat16_is_for_x86_alone(command, name, folder):
+    output = ("-o", folder / "bundle") if command == "build" else ()
+    seen = toolchain(command, "mlp", "--board", name, "--bfloat16", *output)
+    assert seen.code == 2
+    assert f"board {name} does not compute in bfloat16" in seen.err
+    assert "leave --bfloat16 out" in seen.err
+    assert "importing" not in seen.err, "it is told first"
+    assert not (folder / "bundle").exists()
+
+
 def test_a_template_that_a_board_does_not_have():
     seen = toolchain("tasks", "mlp", "--board", "rk3399", "--without", "direct")
     assert seen.code == 2

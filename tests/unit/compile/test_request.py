@@ -73,3 +73,8 @@ def test_half_precision_is_part_of_the_command():
     for half_sums, option in ((False, "--float16"), (True, "--half-sums")):
         made = BuildRequest(MLP, kind.in_float16(half_sums=half_sums)).command("mlp")
         assert made.split()[-3:] == [option, "--seed", "3"]
+
+
+def test_bfloat16_is_part_of_the_command():
+    kind = board.load("local").resolved().with_precision(bfloat16=True)
+    assert BuildRequest(MLP, kind).command("mlp").split()[-3:] == ["--bfloat16", "--seed", "3"]

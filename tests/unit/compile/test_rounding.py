@@ -16,6 +16,7 @@ from toolchain.pipeline.built import Built
 from toolchain.pipeline.source import BundleSource
 
 LOCAL = board.load("opencl-local").resolved()
+CPU = board.load("local").resolved()
 RANDOM = np.random.default_rng(0)
 
 
@@ -49,6 +50,32 @@ def test_the_difference_of_each_output_is_in_the_manifest_and_told(tmp_path, sum
     assert any("emulated" in str(line) for line in found.render_text())
     assert json.loads(made.manifest.encoded())["half"]["outputs"][0]["max_rel"] == one.max_rel
     assert "Half precision, emulated" in found.html()
+
+
+def test_bfloat16_has_a_difference_and_a_limit_too(tmp_path):
+    held = {"w": RANDOM.standard_normal((48, 10)).astype(np.float32)}
+    nodes = [nets.node("MatMul", ["x", "w"], ["h"]), nets.node("Relu", ["h"], ["y"])]
+    made, told = built(nodes, (2, 48), held, tmp_path, CPU.with_precision(bfloat16=True))
+    half = bundle.load(made.folder).manifest.half
+    (one,) = half.outputs
+    assert (half.format, one.limit, one.ok) == ("bfloat16", 1e-1, True)
+    assert 1e-4 < one.max_rel < 2e-2
+    assert f"in bfloat16, y {one.max_rel:.1e} of the largest value off (limit 1e-01)" in told
+    assert "1 of 1 kernels with products are in bfloat16" in told
+    assert json.loads(made.manifest.encoded())["half"]["format"] == "bfloat16"
+    assert "--bfloat16" in made.manifest.command.split()
+    assert "Bfloat16, emulated" in Built(made).html()
+    assert "bfloat16_dense" in (made.folder / bundle.GRAPH_TEXT).read_text()
+
+
+def test_bfloat16_beyond_its_limit_ends_the_build_so(tmp_path):
+    weights = RANDOM.standard_normal((64, 16)).astype(np.float32)
+    nodes = [nets.node("Concat", ["x", "x"], ["c"], axis=1), nets.node("MatMul", ["c", "w"], ["y"])]
+    held = {"w": np.concatenate([weights, 1e-3 - weights])}
+    made, told = built(nodes, (2, 64), held, tmp_path, CPU.with_precision(bfloat16=True))
+    assert "WRONG in bfloat16: y" in told
+    fault = Built(made).refusal()
+    assert (fault.exit_code, fault.hint) == (5, "leave --bfloat16 out")
 
 
 def test_single_precision_has_none(tmp_path):

@@ -43,6 +43,7 @@ def test_who_has_what_is_needed_is_not(found, wanted):
         ("toolchain build mlp --board b --float16", None, HALF),
         ("toolchain build mlp --board b --half-sums", None, SUMS),
         ("toolchain build mlp --board b", InHalf("onnxruntime", "random numbers", ()), HALF),  # says its board file
+        ("toolchain build mlp --board b --bfloat16", InHalf("", "", (), format="bfloat16"), SINGLE),
     ],
 )
 def test_a_bundle_says_what_it_needs(command, half, wanted):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, assert_never
@@ -13,12 +13,13 @@ from tvm import relax
 from toolchain import architecture
 from toolchain.architecture import Isa
 from toolchain.backends.base import EXAMPLES, Backend, Choice, Templates
-from toolchain.backends.cpu import graph, kernels, schedule
+from toolchain.backends.cpu import graph, kernels, precision, schedule
 from toolchain.backends.cpu.graph import linear_order
 from toolchain.backends.cpu.graph.rewriting import fold_except_bytes
 from toolchain.backends.cpu.layers import Attention, Conv, Dense, Layer, Pool, from_json, task_of, to_json
-from toolchain.backends.cpu.machine import Machine, cpu_features, llvm_target, machine
+from toolchain.backends.cpu.machine import Machine, cpu_features, llvm_target, machine, with_bfloat16
 from toolchain.backends.graph import fold, fusion
+from toolchain.board import Board
 from toolchain.errors import InputError
 from toolchain.models.converters.sequence.recurrence import Recurrence
 
@@ -74,9 +75,10 @@ class CpuTemplates:
     def operator(self, layer: str) -> str:
         """Name what a layer does."""
         described = from_json(layer)
+        prefix = "bfloat16_" if isinstance(described, (Conv, Dense)) and described.bfloat16 else ""
         if isinstance(described, (Attention, Dense, Recurrence)):
-            return type(described).__name__.lower()
-        prefix = "int8_" if described.is_quantized else ""
+            return prefix + type(described).__name__.lower()
+        prefix = "int8_" if described.is_quantized else prefix
         if isinstance(described, Conv):
             if described.is_depthwise:
                 return f"{prefix}depthwise_conv2d"
@@ -105,14 +107,17 @@ class Cpu(Backend):
         """The LLVM target of the board's CPU, without an accelerator.
 
         Raises:
-            InputError: LLVM does not know the CPU.
+            InputError: LLVM does not know the CPU, or the board file asks for bfloat16, which is for x86-64 CPUs alone.
         """
+        if self.board.target.bfloat16:
+            _check_bfloat16(self.board)
         return llvm_target(self.board)
 
     @cached_property
     def machine(self) -> Machine:
         """The board's CPU."""
-        return machine(self.host)
+        described = machine(self.host)
+        return with_bfloat16(described, self.host) if self.board.target.bfloat16 else described
 
     @property
     def target(self) -> tvm.target.Target:
@@ -190,6 +195,18 @@ class Cpu(Backend):
 
         return self.schedule(graph.emit_kernels(module, self.machine, choose))
 
+    def remarks(self, module: tvm.IRModule) -> Sequence[str]:
+        """Name the kernels with products that stay in float32, if the board file asks for bfloat16."""
+        return [precision.summary(module)] if self.machine.bfloat16 else ()
+
+    def on_cpu(self, module: tvm.IRModule) -> tvm.IRModule:
+        """Return scheduled kernels that compute in bfloat16 without the instruction.
+
+        Raises:
+            InputError: Other kernels need instructions that this machine lacks.
+        """
+        return precision.on_any_x86(module, self.machine, self.host)
+
     @property
     def shipped(self) -> str:
         """Name of the tuning records that come with the toolchain: those of the same vector instructions."""
@@ -201,3 +218,11 @@ class Cpu(Backend):
                 return self.shipped_by_lanes.get(self.machine.lanes, "")
             case _:
                 assert_never(isa)
+
+
+def _check_bfloat16(board: Board) -> None:
+    if board.backend != "cpu" or architecture.of_triple(board.triple).isa is not Isa.X86:
+        raise InputError(
+            f"board {board.name} does not compute in bfloat16: only the kernels for x86-64 CPUs do",
+            hint="leave --bfloat16 out",
+        )

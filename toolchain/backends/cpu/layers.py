@@ -150,6 +150,7 @@ class Conv(_ImageLayer):
         offset: Whether weights in bytes lie higher by a number for each output channel.
         vectors: Vectors of weights (one block of outputs, one input, one tap) that are not all zero, where leaving out
             the others may pay; 0 elsewhere.
+        bfloat16: Whether data and weights are rounded to bfloat16; sums are in float32.
     """
 
     kernel: tuple[int, int]
@@ -161,6 +162,7 @@ class Conv(_ImageLayer):
     epilogue: tuple[PostOp, ...] = ()
     offset: bool = False
     vectors: int = 0
+    bfloat16: bool = False
 
     @property
     def is_depthwise(self) -> bool:
@@ -193,6 +195,7 @@ class Dense:
         epilogue: What follows; those that take an argument take one of the result's shape.
         vectors: Vectors of weights (as many outputs as a vector has lanes, one input) that are not all zero, where
             leaving out the others may pay; 0 elsewhere.
+        bfloat16: Whether data and weights are rounded to bfloat16; sums are in float32.
     """
 
     rows: int
@@ -201,6 +204,7 @@ class Dense:
     bias: bool = False
     epilogue: tuple[PostOp, ...] = ()
     vectors: int = 0
+    bfloat16: bool = False
 
     @property
     def weights_shape(self) -> tuple[int, int]:
@@ -358,8 +362,10 @@ def to_json(layer: Layer) -> str:
     # Records are older than these fields.
     if isinstance(layer, Conv) and not layer.offset:
         del document["offset"]
-    if isinstance(layer, (Conv, Dense)) and not layer.vectors:
-        del document["vectors"]
+    if isinstance(layer, (Conv, Dense)):
+        for name in ("vectors", "bfloat16"):
+            if not document[name]:
+                del document[name]
     return json.dumps(document, sort_keys=True, separators=(",", ":"))
 
 

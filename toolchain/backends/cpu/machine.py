@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, assert_never
 
@@ -15,6 +15,7 @@ from toolchain.board import NATIVE, Board
 from toolchain.errors import InputError, did_you_mean
 
 Dot = Literal["vpdpbusd", "sdot", ""]
+Bfloat16 = Literal["vdpbf16ps", "portable", ""]
 
 _KIB = 1024
 
@@ -34,6 +35,8 @@ class Machine:
         limits_nan: Whether maximum and minimum are NaN if either operand is; on x86 they are the second then.
         vmla: Whether products are added by an instruction that LLVM does not choose by itself; see `emit.multiply_add`.
         rounds: Whether an instruction rounds floats to whole numbers; see `numerics`.
+        bfloat16: How layers in bfloat16 add the products of pairs: by an instruction, or by several; empty if no layer
+            is in bfloat16.
     """
 
     lanes: int
@@ -46,6 +49,7 @@ class Machine:
     limits_nan: bool = False
     vmla: bool = False
     rounds: bool = True
+    bfloat16: Bfloat16 = ""
 
 
 def machine(target: tvm.target.Target) -> Machine:
@@ -86,6 +90,12 @@ def _x86(processor: Architecture, features: set[str], cores: int) -> Machine:
     if "avx512f" in features:
         return Machine(16, 32, dot, cores, l2_bytes=1024 * _KIB)
     return Machine(8 if "avx" in features else processor.lanes, 16, dot, cores)
+
+
+def with_bfloat16(machine: Machine, target: tvm.target.Target) -> Machine:
+    """Return the x86-64 processor of a target, with layers in bfloat16."""
+    has_instruction = "avx512bf16" in {str(name) for name in codegen.llvm_get_cpu_features(target)}
+    return replace(machine, bfloat16="vdpbf16ps" if has_instruction else "portable")
 
 
 # --- the LLVM target -------------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ def page(report: Report, command: str = "deploy") -> Page:
         Section("Runs", common.runs([("", measurement.latency)])),
         Section("At the rate of the application", periodic.parts(measurement.run.periodic)),
         Section("Energy", _energy(report.energy)),
-        Section("Half precision when it was built, emulated", half),
+        Section(f"{report.half.title if report.half else 'Precision'} when it was built, emulated", half),
         Section("Details", [Facts(_details(report))]),
         Section("Conditions", [common.conditions(measurement.before, measurement.after)]),
         Section("Seconds by stage", [Bars("What took the time", "seconds", stages)]),

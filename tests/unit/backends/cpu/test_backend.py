@@ -25,6 +25,8 @@ from toolchain.backends.cpu.layers import (
     to_json,
 )
 from toolchain.backends.cpu.machine import Machine
+from toolchain.backends.mali.backend import Mali
+from toolchain.backends.vta.backend import Vta
 from toolchain.errors import InputError
 from toolchain.models import importer, source
 
@@ -91,6 +93,14 @@ def test_half_precision_is_refused(module):
     with pytest.raises(InputError, match="use float32 or int8") as caught:
         Cpu(half).lower(module)
     assert "--float16" in caught.value.hint
+
+
+def test_bfloat16_is_for_x86_cpus_alone():
+    assert [Cpu(KIND.with_precision(bfloat16=asked)).machine.bfloat16 for asked in (False, True)] == ["", "portable"]
+    for name, backend in (("rpi4", Cpu), ("rk3588", Mali), ("vta-sim-x86_64", Vta)):
+        with pytest.raises(InputError, match=f"board {name} does not compute in bfloat16") as caught:
+            _ = backend(board.load(name).resolved().with_precision(bfloat16=True)).target
+        assert "--bfloat16" in caught.value.hint
 
 
 @pytest.mark.parametrize(("mcpu", "records"), [("x86-64-v4", "x86-64-v4"), ("x86-64-v3", "x86-64-v3"), ("x86-64", "")])

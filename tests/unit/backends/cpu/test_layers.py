@@ -30,6 +30,8 @@ LAYERS = [
     Conv(BYTES, BYTES, (1, 1), epilogue=(PostOp("quantize"),)),
     Pool(BYTES, BYTES, "mean", (6, 5)),
     Map(BYTES, IMAGE),
+    Conv(IMAGE, PART, (1, 1), bfloat16=True),
+    Dense(2, 16, 10, bfloat16=True),
 ]
 
 

@@ -53,7 +53,7 @@ def insert_stand_ins(module: tvm.IRModule, machine: Machine, without: frozenset[
         patterns.replace(values)
         attention.fuse_attention(values, lambda layer: templates.is_covered(layer, without))
         items = plan_items(values, machine, without)
-        return BlockWriter(values, items, machine.lanes, kernels).run()
+        return BlockWriter(values, items, machine, kernels, without).run()
 
     main = with_blocks(module[ENTRY], rewritten)
     return _without_uncalled(with_main(builder.get(), main))

@@ -69,9 +69,10 @@ def name(layer: Layer) -> str:
     """Name the function of a layer; no name ends in a digit, since TVM appends a number to those of the same name."""
     if isinstance(layer, Recurrence):
         return f"{layer.cell}_kernel"
+    prefix = "bfloat16_" if isinstance(layer, (Conv, Dense)) and layer.bfloat16 else ""
     if isinstance(layer, (Attention, Dense)):
-        return type(layer).__name__.lower()
-    prefix = "int8_" if layer.is_quantized else ""
+        return prefix + type(layer).__name__.lower()
+    prefix = "int8_" if layer.is_quantized else prefix
     if isinstance(layer, Conv):
         size = "x".join(str(extent) for extent in layer.kernel)
         return f"{prefix}{'depthwise' if layer.is_depthwise else 'conv'}_{size}_kernel"

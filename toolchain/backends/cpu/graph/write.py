@@ -23,10 +23,11 @@ from toolchain.backends.cpu.graph.items import (
 )
 from toolchain.backends.cpu.graph.plans import BytePlan, ImagePlan, LayerPlan, RowPlan
 from toolchain.backends.cpu.graph.stand_ins import StandIns
-from toolchain.backends.cpu.kernels import without_subnormals
+from toolchain.backends.cpu.kernels import in_bfloat16, without_subnormals
 from toolchain.backends.cpu.kernels.int8 import grids
 from toolchain.backends.cpu.kernels.sparse.weights import count_vectors
 from toolchain.backends.cpu.layers import Activation, Conv, Dense, ImageLayer, Layer, Map
+from toolchain.backends.cpu.machine import Machine
 from toolchain.backends.graph.fold import contiguous
 from toolchain.backends.graph.values import Block, Value
 
@@ -40,9 +41,12 @@ class BlockWriter:
     of layout, when an operation needs it on plain layout.
     """
 
-    def __init__(self, block: Block, items: list[Item], lanes: int, kernels: StandIns) -> None:
-        self._block, self._items, self._lanes, self._kernels = block, items, lanes, kernels
-        self._homes = assign_buffers(items, lanes)
+    def __init__(
+        self, block: Block, items: list[Item], machine: Machine, kernels: StandIns, without: frozenset[str]
+    ) -> None:
+        self._block, self._items, self._kernels = block, items, kernels
+        self._machine, self._lanes, self._without = machine, machine.lanes, without
+        self._homes = assign_buffers(items, machine.lanes)
         self._buffers: dict[Value, Any] = {}  # by the tensor that fills it, the variable of its latest state
         self._converted: dict[Value, Any] = {}  # blocked copies of plain tensors
         self._bound: set[Any] = set()
@@ -151,7 +155,7 @@ class BlockWriter:
         self._buffers[root] = self._new(value.variable, "", layer.out.shape, call, layer.out.dtype)
 
     def _layer(self, plan: ImagePlan) -> None:
-        layer = self._with_vectors(plan.layer(self._place), plan)
+        layer = self._in_bfloat16(self._with_vectors(plan.layer(self._place), plan))
         if isinstance(plan, BytePlan) and plan.is_copy and _is_plain(layer.out):
             self._buffers[plan.out] = self._reshape(plan.data, layer.out.shape)
             return
@@ -170,6 +174,9 @@ class BlockWriter:
             return layer
         folded = plan.folded_weights()
         return replace(layer, vectors=count_vectors(plan.weights.array if folded is None else folded, self._lanes))
+
+    def _in_bfloat16(self, layer: _Layer) -> _Layer:
+        return in_bfloat16(layer, self._machine, self._without) if self._machine.bfloat16 else layer
 
     def _place(self, value: Value) -> Activation:
         return self._homes[value][1] if value in self._homes else own_activation(value, self._lanes)
@@ -227,7 +234,7 @@ class BlockWriter:
     # Dense layers, on plain rows
 
     def _dense(self, plan: RowPlan) -> None:
-        layer = self._with_vectors(plan.layer(self._place), plan)
+        layer = self._in_bfloat16(self._with_vectors(plan.layer(self._place), plan))
         rows, result = (layer.rows, layer.inputs), (layer.rows, layer.outputs)
         arguments = [self._reshape(plan.data, rows)]
         if plan.weights is not None:

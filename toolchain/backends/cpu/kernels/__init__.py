@@ -15,9 +15,9 @@ A template is a module with these members:
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,8 @@ from tvm import tirx
 
 from toolchain.backends.base import LAYER
 from toolchain.backends.cpu.kernels import attention, dense, depthwise, direct, elementwise, pool, recurrent, winograd
+from toolchain.backends.cpu.kernels.bfloat16 import conv as bfloat16
+from toolchain.backends.cpu.kernels.bfloat16 import dense as bfloat16_dense
 from toolchain.backends.cpu.kernels.int8 import conv as int8_conv
 from toolchain.backends.cpu.kernels.int8 import depthwise as int8_depthwise
 from toolchain.backends.cpu.kernels.int8 import elementwise as int8_elementwise
@@ -45,11 +47,15 @@ _TEMPLATES: dict[str, ModuleType] = {
         *(direct, depthwise, winograd, winograd_row, dense, attention, recurrent, pool, elementwise),
         *(int8_conv, int8_depthwise, int8_pool, int8_elementwise),
         *(sparse, sparse_dense),
+        *(bfloat16, bfloat16_dense),
     )
 }
+_IN_BFLOAT16 = {bfloat16.NAME, bfloat16_dense.NAME}
 
 NAMES = tuple(_TEMPLATES)
 """Names of all templates."""
+
+_Layer = TypeVar("_Layer", bound=Layer)
 
 # For 390 layers with up to 24 candidates each, these find kernels that take 0.1 % longer than the best of all, by three
 # quarters of the builds.
@@ -92,14 +98,20 @@ class Candidate:
 
 def is_covered(layer: Layer, without: frozenset[str] = frozenset()) -> bool:
     """Whether some template can compute a layer, but for those that must not be used."""
-    return any(template.covers(layer) for template in _allowed(without))
+    return bool(_covering(layer, without))
 
 
-def _allowed(without: frozenset[str]) -> list[ModuleType]:
-    """List the templates but those that must not be used: without Winograd's, its sums along rows are none either."""
+def _covering(layer: Layer, without: frozenset[str]) -> list[ModuleType]:
+    """List the templates that compute a layer and may be used: without Winograd's, its sums along rows may not."""
     if winograd.NAME in without:
         without |= {winograd_row.NAME}
-    return [template for name, template in _TEMPLATES.items() if name not in without]
+    return [template for name, template in _TEMPLATES.items() if name not in without and _covers(name, layer)]
+
+
+def _covers(name: str, layer: Layer) -> bool:
+    """Whether a template can compute a layer in its precision."""
+    in_bfloat16 = isinstance(layer, (Conv, Dense)) and layer.bfloat16
+    return in_bfloat16 == (name in _IN_BFLOAT16) and bool(_TEMPLATES[name].covers(layer))
 
 
 def candidates(layer: Layer, machine: Machine, *, without: frozenset[str] = frozenset()) -> list[Candidate]:
@@ -112,10 +124,9 @@ def candidates(layer: Layer, machine: Machine, *, without: frozenset[str] = froz
     # Candidates depend on the task alone, so that all layers of a task share their records.
     layer = task_of(layer)
     ranked = []
-    for template in _allowed(without):
-        if template.covers(layer):
-            choices = template.configs(layer, machine)
-            ranked += [Candidate(Choice(template.NAME, config), cost) for config, cost in choices]
+    for template in _covering(layer, without):
+        choices = template.configs(layer, machine)
+        ranked += [Candidate(Choice(template.NAME, config), cost) for config, cost in choices]
     ranked.sort(key=lambda candidate: candidate.cost)
     if not ranked:
         return []
@@ -129,9 +140,7 @@ def variants(layer: Layer, machine: Machine, *, without: frozenset[str] = frozen
     listed = candidates(layer, machine, without=without)
     layer = task_of(layer)
     tried, ranked = {candidate.choice for candidate in listed}, []
-    for template in _allowed(without):
-        if not template.covers(layer):
-            continue
+    for template in _covering(layer, without):
         more = template.variants(layer, machine) if hasattr(template, "variants") else []
         for config, cost in (*template.configs(layer, machine), *more):
             chosen = Choice(template.NAME, config)
@@ -153,6 +162,20 @@ def default(layer: Layer, machine: Machine, *, without: frozenset[str] = frozens
     return ranked[0].choice
 
 
+def in_bfloat16(layer: _Layer, machine: Machine, without: frozenset[str] = frozenset()) -> _Layer:
+    """Return a layer in bfloat16, unless no template computes that, or its estimated cost in float32 is less.
+
+    Estimates are of processors with the instruction.
+    """
+    if not isinstance(layer, (Conv, Dense)) or layer.vectors:
+        return layer
+    rounded = replace(layer, bfloat16=True)
+    if not is_covered(rounded, without):
+        return layer
+    ranked, floats = (candidates(precision, machine, without=without) for precision in (rounded, layer))
+    return layer if floats and floats[0].cost <= ranked[0].cost else rounded
+
+
 def choice(document: dict[str, Any]) -> Choice | None:
     """Return the choice of a record; None if there is no such template or setting any more."""
     settings = dict(document)
@@ -165,7 +188,7 @@ def choice(document: dict[str, Any]) -> Choice | None:
 
 def fits(layer: Layer, chosen: Choice) -> bool:
     """Whether a choice that was made elsewhere can compute a layer."""
-    return bool(_TEMPLATES[chosen.template].covers(layer))
+    return _covers(chosen.template, layer)
 
 
 def kernel(layer: Layer, machine: Machine, chosen: Choice) -> tirx.PrimFunc:
@@ -196,6 +219,10 @@ def pack(layer: Conv | Dense | Recurrence, machine: Machine, chosen: Choice, wei
 
 def examples(layer: Layer, machine: Machine, chosen: Choice) -> dict[int, NDArray[Any]]:
     """Return the arguments of a kernel, by number, that cannot be random numbers when it is measured."""
-    if not isinstance(layer, (Conv, Dense)) or chosen.template not in {sparse.NAME, sparse_dense.NAME}:
+    if not isinstance(layer, (Conv, Dense)):
         return {}
-    return {1: pack(layer, machine, chosen, example(layer, machine.lanes))}
+    if chosen.template in {sparse.NAME, sparse_dense.NAME}:
+        return {1: pack(layer, machine, chosen, example(layer, machine.lanes))}
+    # Random integers would mostly be pairs of subnormal numbers.
+    weights = np.full(layer.weights_shape, 0.5, np.float32)
+    return {1: pack(layer, machine, chosen, weights)} if chosen.template in _IN_BFLOAT16 else {}

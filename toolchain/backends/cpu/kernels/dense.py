@@ -97,7 +97,7 @@ def pack(layer: Dense, machine: Machine, config: Config, weights: NDArray[Any]) 
     Returns:
         [groups of blocks, inputs, blocks of a tile, lanes].
     """
-    groups, inputs, blocks, lanes = _packed_shape(layer, machine, config)
+    groups, inputs, blocks, lanes = packed_shape(layer, machine, config)
     padded = np.zeros((groups * blocks * lanes, inputs), weights.dtype)
     padded[: layer.outputs] = weights
     return np.ascontiguousarray(padded.reshape(groups, blocks, lanes, inputs).transpose(0, 3, 1, 2))
@@ -107,7 +107,7 @@ def kernel(layer: Dense, machine: Machine, config: Config) -> tirx.PrimFunc:
     def body(*buffers: Any) -> None:
         DenseWriter(layer, machine, config, buffers).write()
 
-    weights = Argument("weights", _packed_shape(layer, machine, config))
+    weights = Argument("weights", packed_shape(layer, machine, config))
     return with_definitions(emit.kernel(arguments(layer, weights), body, {}), machine)
 
 
@@ -123,7 +123,8 @@ def _blocks(layer: Dense, machine: Machine) -> int:
     return -(-layer.outputs // machine.lanes)
 
 
-def _packed_shape(layer: Dense, machine: Machine, config: Config) -> tuple[int, int, int, int]:
+def packed_shape(layer: Dense, machine: Machine, config: Config) -> tuple[int, int, int, int]:
+    """Return the shape of what `pack` returns."""
     groups = -(-_blocks(layer, machine) // config.blocks)
     return (groups, layer.inputs, config.blocks, machine.lanes)
 
@@ -223,7 +224,7 @@ class DenseWriter:
                     factor = T.Bind(emit.splat(self._data[offset], self._lanes))
                     for block, weight in enumerate(weights):
                         index = (number * rows + line_row) * blocks + block
-                        sums[index] = multiply_add(self._machine, sums[index], weight, factor)
+                        sums[index] = self.multiply_add(sums[index], weight, factor)
 
         with T.serial(0, layer.inputs // step) as steps:
             add(T.Bind(steps * step), step)
@@ -233,6 +234,10 @@ class DenseWriter:
         for number in range(1, step):
             totals = [T.Bind(total + sums[number * count + index]) for index, total in enumerate(totals)]
         return [T.Bind(total) for total in totals]
+
+    def multiply_add(self, total: Expr, weight: Expr, factor: Expr) -> Expr:
+        """Return a sum with the product of two vectors added."""
+        return multiply_add(self._machine, total, weight, factor)
 
     def _fetch(self, group: Expr, tile: Expr, number: Expr) -> None:
         """Fetch the share of one input and one tile of the next group's weights.

@@ -289,6 +289,17 @@ def functions(lanes: int) -> Functions:
     return Functions(T.Bind, lanes)
 
 
+# --- functions in LLVM's own language --------------------------------------------------------------------------------
+
+LLVM_TEXT = "pragma_import_llvm"
+"""The attribute of a statement whose calls of functions are defined in a text of LLVM's language."""
+
+
+def with_llvm(function: tirx.PrimFunc, text: str) -> tirx.PrimFunc:
+    """Return a kernel together with the definitions of functions that it calls; LLVM inlines them."""
+    return function.with_body(tirx.AttrStmt(tirx.const(0, "int32"), LLVM_TEXT, tvm.ir.StringImm(text), function.body))
+
+
 # --- multiplications whose product is added --------------------------------------------------------------------------
 
 # 32-bit Arm cores have `vmla.f32`, which rounds the product and the sum. TVM allows LLVM to fuse the two into one
@@ -326,8 +337,7 @@ def with_definitions(function: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc
         return function
     halves = [f"${{3:{half}}}[{lane}]" for half in "ef" for lane in range(2)]
     by_element = [_definition(f"{_NAME}_{lane}", operand, "t") for lane, operand in enumerate(halves)]
-    text = tvm.ir.StringImm("".join([_definition(_NAME, "${3:q}", "w"), *by_element]))
-    return function.with_body(tirx.AttrStmt(tirx.const(0, "int32"), "pragma_import_llvm", text, function.body))
+    return with_llvm(function, "".join([_definition(_NAME, "${3:q}", "w"), *by_element]))
 
 
 def _definition(name: str, operand: str, registers: str) -> str:

@@ -72,12 +72,15 @@ def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -
 
 def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
     plan = DirectPlan(flatten(layer), config)
-    arguments = [Argument("data", layer.data.shape), Argument("weights", plan.packed)]
-    if layer.bias:
-        arguments.append(Argument("bias", (layer.out.blocks, layer.out.lanes)))
-    arguments += [*emit.arguments_of(layer.epilogue, layer.out), Argument("out", layer.out.shape)]
 
     def body(*buffers: Any) -> None:
         DirectWriter(plan, machine, buffers).write()
 
-    return with_definitions(emit.kernel(arguments, body, {}), machine)
+    return with_definitions(emit.kernel(arguments(layer, Argument("weights", plan.packed)), body, {}), machine)
+
+
+def arguments(layer: Conv, weights: Argument) -> list[Argument]:
+    """List the arguments of a layer's kernel, the result last."""
+    bias = [Argument("bias", (layer.out.blocks, layer.out.lanes))] if layer.bias else []
+    operands = emit.arguments_of(layer.epilogue, layer.out)
+    return [Argument("data", layer.data.shape), weights, *bias, *operands, Argument("out", layer.out.shape)]

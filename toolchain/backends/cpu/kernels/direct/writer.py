@@ -300,7 +300,11 @@ class DirectWriter:
     def _multiply(self, tile: _Tile, t: int, numbers: Any, weights: Sequence[Any], element: int | None = None) -> None:
         for block, weight in enumerate(weights):
             index = block * tile.tiles.columns + t
-            tile.sums[index] = multiply_add(self._machine, tile.sums[index], weight, numbers, element)
+            tile.sums[index] = self.multiply_add(tile.sums[index], weight, numbers, element)
+
+    def multiply_add(self, total: Any, weight: Any, numbers: Any, element: int | None) -> Any:
+        """Return a sum with the product of two vectors added; see `emit.multiply_add`."""
+        return multiply_add(self._machine, total, weight, numbers, element)
 
 
 def _alike(taps: Sequence[Sequence[bool]]) -> Iterator[tuple[int, int, Sequence[bool]]]:

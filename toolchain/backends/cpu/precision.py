@@ -1,0 +1,91 @@
+"""What of a network is computed in bfloat16, and how to compute it on a processor without the instruction."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+from tvm.target import codegen
+
+from toolchain.backends.cpu.graph.rewriting import ENTRY
+from toolchain.backends.cpu.kernels.bfloat16.emit import with_portable_definitions
+from toolchain.backends.cpu.machine import Machine
+from toolchain.errors import InputError
+
+_PRODUCTS = re.compile(r"(?!int8_).*(conv|dense|matmul|attention|_kernel)")
+_PREFIX = "bfloat16_"
+_CALLS = {"relax.call_tir", "relax.call_tir_inplace"}
+_X86 = "llvm.x86."
+
+
+def summary(module: tvm.IRModule) -> str:
+    """Say how many kernels with products are in bfloat16, and name the others.
+
+    Args:
+        module: A Relax module of scheduled kernels.
+    """
+    calls: Counter[str] = Counter()
+
+    def count(node: Any) -> None:
+        if isinstance(node, relax.Call) and getattr(node.op, "name", "") in _CALLS:
+            calls[str(node.args[0].name_hint).rstrip("0123456789")] += 1
+
+    relax.analysis.post_order_visit(module[ENTRY], count)
+    products = {name: number for name, number in calls.items() if _PRODUCTS.match(name)}
+    rounded = sum(number for name, number in products.items() if name.startswith(_PREFIX))
+    others = [
+        f"{name} ({number})" if number > 1 else name
+        for name, number in sorted(products.items())
+        if not name.startswith(_PREFIX)
+    ]
+    line = f"{rounded} of {sum(products.values())} kernels with products are in bfloat16"
+    return f"{line}; in float32: {', '.join(others)}" if others else line
+
+
+def on_any_x86(module: tvm.IRModule, machine: Machine, target: tvm.target.Target) -> tvm.IRModule:
+    """Return a module of scheduled kernels with portable code for bfloat16.
+
+    Args:
+        module: The module.
+        machine: The processor that the kernels were written for.
+        target: The same as a target.
+
+    Raises:
+        InputError: A kernel has other instructions, and this machine is not a processor of that kind.
+    """
+    is_here = _vector_features(target) <= _vector_features(_this_machine())
+    functions: dict[Any, Any] = {}
+    for variable, function in module.functions_items():
+        functions[variable] = function
+        if not isinstance(function, tirx.PrimFunc):
+            continue
+        if not is_here and _has_intrinsics(function):
+            name = variable.name_hint
+            raise InputError(f"{name} has instructions of {target.attrs['mcpu']}, which this machine lacks")
+        functions[variable] = with_portable_definitions(function, machine).without_attr("target")
+    return tvm.IRModule(functions, module.attrs, module.global_infos)
+
+
+def _vector_features(target: tvm.target.Target) -> set[str]:
+    """Return the vector instructions of a processor; LLVM's other features are hints about its speed, for example."""
+    return {str(name) for name in codegen.llvm_get_cpu_features(target) if str(name).startswith(("sse", "avx"))}
+
+
+def _this_machine() -> tvm.target.Target:
+    return tvm.target.Target({"kind": "llvm", "mcpu": str(codegen.llvm_get_system_cpu())})
+
+
+def _has_intrinsics(function: tirx.PrimFunc) -> bool:
+    """Whether a kernel calls an instruction by its name in LLVM."""
+    names: list[str] = []
+
+    def note(call: Any) -> None:
+        if str(getattr(call.op, "name", "")) in {"tirx.call_llvm_pure_intrin", "tirx.call_llvm_intrin"}:
+            names.append(str(codegen.llvm_get_intrinsic_name(int(call.args[0].value))))
+
+    tvm_ffi.structural_walk(function.body, (tvm.ir.Call, note))
+    return any(name.startswith(_X86) for name in names)
