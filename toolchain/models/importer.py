@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from toolchain.errors import InputError
-from toolchain.models import batchnorm, tails
+from toolchain.models import batchnorm, protos, tails
 from toolchain.models.signature import supported_dtype
 from toolchain.models.source import SourceModel
 from toolchain.tensors import Bound, TensorSpec
@@ -169,7 +169,7 @@ def _output_specs(
 
 def _first_node_of_unknown_shape(proto: onnx.ModelProto) -> str:
     """Name the first node of the standard whose inputs have known shapes, and whose outputs have not."""
-    graph = onnx.shape_inference.infer_shapes(proto, data_prop=True).graph
+    graph = onnx.shape_inference.infer_shapes(protos.without_weights(proto), data_prop=True).graph
     closed = {tensor.name for tensor in graph.initializer} | {""}
     for value in (*graph.input, *graph.value_info, *graph.output):
         tensor = value.type.tensor_type

@@ -12,6 +12,8 @@ from onnx import helper
 STANDARD = frozenset({"", "ai.onnx"})
 """The names of the standard's domain."""
 
+_MAX_SHAPE_BYTES = 1 << 16  # of a constant that may be a shape, or sizes of parts
+
 
 def opset(proto: onnx.ModelProto) -> int:
     """Return the version of the standard's operators that a model was written for."""
@@ -24,6 +26,24 @@ def clone(message: Any, name: str = "") -> Any:
     copy.CopyFrom(message)
     if name:
         copy.name = name
+    return copy
+
+
+def without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy of a model for shape inference: large constants have a shape and a type, but no data.
+
+    Shapes follow from small constants alone. ONNX's functions take and return a model as bytes, weights included.
+    """
+    graph = proto.graph
+    copy = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
+    copy.graph.name = graph.name
+    for name in ("node", "input", "output", "value_info", "sparse_initializer"):
+        getattr(copy.graph, name).extend(getattr(graph, name))
+    for tensor in graph.initializer:
+        if tensor.ByteSize() <= _MAX_SHAPE_BYTES:
+            copy.graph.initializer.append(tensor)
+        else:
+            copy.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
     return copy
 
 
