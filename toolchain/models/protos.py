@@ -30,9 +30,10 @@ def clone(message: Any, name: str = "") -> Any:
 
 
 def without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy of a model for shape inference: large constants have a shape and a type, but no data.
+    """Return a copy of a model whose large constants have a shape and a type, but no data.
 
-    Shapes follow from small constants alone. ONNX's functions take and return a model as bytes, weights included.
+    It has what shape inference needs, since shapes follow from small constants alone. ONNX's functions take a model as
+    bytes and return it as bytes, which takes seconds with the weights of a large one.
     """
     graph = proto.graph
     copy = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
@@ -40,11 +41,24 @@ def without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
     for name in ("node", "input", "output", "value_info", "sparse_initializer"):
         getattr(copy.graph, name).extend(getattr(graph, name))
     for tensor in graph.initializer:
-        if tensor.ByteSize() <= _MAX_SHAPE_BYTES:
-            copy.graph.initializer.append(tensor)
-        else:
+        if is_large(tensor):
             copy.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+        else:
+            copy.graph.initializer.append(tensor)
     return copy
+
+
+def restore_weights(proto: onnx.ModelProto, original: onnx.ModelProto) -> None:
+    """Put the data that `without_weights` left out back into what became of the copy, in place."""
+    large = {tensor.name: tensor for tensor in original.graph.initializer if is_large(tensor)}
+    for tensor in proto.graph.initializer:
+        if tensor.name in large:
+            tensor.CopyFrom(large[tensor.name])
+
+
+def is_large(tensor: onnx.TensorProto) -> bool:
+    """Whether `without_weights` leaves the data of a constant out."""
+    return int(tensor.ByteSize()) > _MAX_SHAPE_BYTES
 
 
 def set_repeated(field: Any, values: Iterable[Any]) -> None:
