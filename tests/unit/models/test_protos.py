@@ -51,3 +51,10 @@ def test_a_model_without_large_weights_is_the_same():
     assert light.graph == proto.graph
     assert light.opset_import == proto.opset_import
     assert light.ir_version == proto.ir_version
+
+
+def test_weights_that_were_left_out_are_put_back():
+    proto = with_weights()
+    light = protos.without_weights(proto)
+    protos.restore_weights(light, proto)
+    assert light.graph.initializer == proto.graph.initializer
