@@ -25,7 +25,7 @@ def fold(proto: onnx.ModelProto) -> onnx.ModelProto:
     One that follows a convolution is folded into its weight and bias; any other becomes a Mul and an Add.
     """
     folded = protos.clone(proto)
-    graph = shape_inference.infer_shapes(folded).graph
+    graph = shape_inference.infer_shapes(protos.without_weights(proto)).graph
     types = {value.name: value.type.tensor_type for value in [*graph.input, *graph.value_info, *graph.output]}
     _Folder(folded.graph, {name: tensor for name, tensor in types.items() if tensor.HasField("shape")}).run()
     return folded

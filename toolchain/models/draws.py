@@ -66,7 +66,7 @@ class _Readers:
 
     @cached_property
     def _inferred(self) -> Mapping[str, list[int]]:
-        graph = shape_inference.infer_shapes(self.proto).graph
+        graph = shape_inference.infer_shapes(protos.without_weights(self.proto)).graph
         values = (*graph.input, *graph.value_info, *graph.output)
         return {value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in values}
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from toolchain.errors import InputError
-from toolchain.models import batchnorm, tails
+from toolchain.models import batchnorm, protos, tails
 from toolchain.models.signature import supported_dtype
 from toolchain.models.source import SourceModel
 from toolchain.tensors import Bound, TensorSpec
@@ -51,7 +51,8 @@ class UnsupportedNode:
 
 def import_model(source: SourceModel) -> ImportedModel:
     """Import a model into Relax; an InputError names the nodes that cannot be converted."""
-    from tvm.relax.frontend.onnx import from_onnx  # noqa: PLC0415 - two seconds that `inspect` and tests can save
+    # Two seconds that `inspect` and tests can save.
+    from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter  # noqa: PLC0415
 
     from toolchain.models import converters, origins  # noqa: PLC0415 - as above
 
@@ -71,7 +72,8 @@ def import_model(source: SourceModel) -> ImportedModel:
             warnings.simplefilter("ignore")
             folded = batchnorm.fold(proto)
             with converters.blocks_ended():
-                module = from_onnx(folded)
+                # TVM's `from_onnx` checks the whole model first, and ignores the result; ours was checked when read.
+                module = ONNXGraphImporter({}, "float32").from_onnx(folded.graph, protos.opset(folded))
             module = origins.mark_origins(module, folded.graph.node, imported.values)
     except InputError:
         raise
@@ -169,7 +171,7 @@ def _output_specs(
 
 def _first_node_of_unknown_shape(proto: onnx.ModelProto) -> str:
     """Name the first node of the standard whose inputs have known shapes, and whose outputs have not."""
-    graph = onnx.shape_inference.infer_shapes(proto, data_prop=True).graph
+    graph = onnx.shape_inference.infer_shapes(protos.without_weights(proto), data_prop=True).graph
     closed = {tensor.name for tensor in graph.initializer} | {""}
     for value in (*graph.input, *graph.value_info, *graph.output):
         tensor = value.type.tensor_type

@@ -206,11 +206,13 @@ def least_bytes(proto: onnx.ModelProto) -> int:
     """Return a lower bound of the memory of one run: all inputs, or all tensors of one operator."""
     from onnx import shape_inference  # noqa: PLC0415 - see above
 
+    from toolchain.models import protos  # noqa: PLC0415 - see above
+
     sizes = {value.name: _bytes(value) for value in proto.graph.input}
     inputs = sum(sizes.values())
     if inputs > available_bytes() or proto.ByteSize() >= _LARGEST:  # more than enough, and inference could overflow
         return inputs
-    inferred = shape_inference.infer_shapes(proto).graph
+    inferred = shape_inference.infer_shapes(protos.without_weights(proto)).graph
     sizes |= {value.name: _bytes(value) for value in [*inferred.value_info, *inferred.output]}
     nodes = (sum(sizes.get(name, 0) for name in {*node.input, *node.output}) for node in inferred.node)
     return max(inputs, *nodes, 0)

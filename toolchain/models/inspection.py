@@ -9,7 +9,7 @@ import onnx
 from onnx import shape_inference
 
 from toolchain.errors import InputError
-from toolchain.models import flops, sparsity
+from toolchain.models import flops, protos, sparsity
 from toolchain.models.importer import UnsupportedNode, as_imported, import_model, unsupported_nodes
 from toolchain.models.signature import dtype_of
 from toolchain.models.source import SourceModel
@@ -54,7 +54,7 @@ class Inspection:
 
 def inspect(source: SourceModel) -> Inspection:
     simple = as_imported(source)
-    inferred = shape_inference.infer_shapes(simple)
+    inferred = shape_inference.infer_shapes(protos.without_weights(simple))
     opsets = {entry.domain: entry.version for entry in source.proto.opset_import}
     work = flops.count(inferred.graph)
     unsupported = tuple(unsupported_nodes(simple))

@@ -11,12 +11,18 @@ import importlib
 import os
 from typing import Any
 
+import onnx
+from onnx import numpy_helper
+
+from toolchain.models import protos
+from toolchain.tensors import DTYPES
+
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as _state
 
-__all__ = ["FAULTS", "onnxruntime", "quantization"]
+__all__ = ["FAULTS", "Session", "onnxruntime", "quantization"]
 
 FAULTS: tuple[type[Exception], ...] = (
     _state.Fail,
@@ -28,6 +34,36 @@ FAULTS: tuple[type[Exception], ...] = (
     _state.RuntimeException,
 )
 """Exceptions for a model that ONNX Runtime cannot load or run; they share no base class of their own."""
+
+
+class Session(onnxruntime.InferenceSession):  # type: ignore[misc]
+    """A model that is open on this machine's CPU, its large weights shared with ONNX Runtime instead of copied.
+
+    Args:
+        proto: The model.
+        options: For this session alone.
+        disabled_optimizers: Names of optimizations that are left out.
+    """
+
+    def __init__(self, proto: onnx.ModelProto, options: Any, disabled_optimizers: list[str] | None = None) -> None:
+        light = protos.without_weights(proto)
+        values = {}
+        for tensor, described in zip(proto.graph.initializer, light.graph.initializer, strict=True):
+            if not protos.is_large(tensor):
+                continue
+            array = numpy_helper.to_array(tensor)
+            if str(array.dtype) not in DTYPES:  # which ONNX Runtime takes from numpy
+                described.CopyFrom(tensor)
+                continue
+            # What is said to be in a file, ONNX Runtime takes from the values of the options if they have it.
+            described.data_location = onnx.TensorProto.EXTERNAL
+            described.external_data.add(key="location", value=tensor.name)
+            values[tensor.name] = onnxruntime.OrtValue.ortvalue_from_numpy(array)
+        self._shared = values  # ONNX Runtime does not keep them itself
+        options.add_external_initializers([*values], [*values.values()])
+        super().__init__(
+            light.SerializeToString(), options, ["CPUExecutionProvider"], disabled_optimizers=disabled_optimizers
+        )
 
 
 def quantization() -> Any:

@@ -12,6 +12,8 @@ from onnx import helper
 STANDARD = frozenset({"", "ai.onnx"})
 """The names of the standard's domain."""
 
+_MAX_SHAPE_BYTES = 1 << 16  # of a constant that may be a shape, or sizes of parts
+
 
 def opset(proto: onnx.ModelProto) -> int:
     """Return the version of the standard's operators that a model was written for."""
@@ -25,6 +27,38 @@ def clone(message: Any, name: str = "") -> Any:
     if name:
         copy.name = name
     return copy
+
+
+def without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy of a model whose large constants have a shape and a type, but no data.
+
+    It has what shape inference needs, since shapes follow from small constants alone. ONNX's functions take a model as
+    bytes and return it as bytes, which takes seconds with the weights of a large one.
+    """
+    graph = proto.graph
+    copy = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
+    copy.graph.name = graph.name
+    for name in ("node", "input", "output", "value_info", "sparse_initializer"):
+        getattr(copy.graph, name).extend(getattr(graph, name))
+    for tensor in graph.initializer:
+        if is_large(tensor):
+            copy.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+        else:
+            copy.graph.initializer.append(tensor)
+    return copy
+
+
+def restore_weights(proto: onnx.ModelProto, original: onnx.ModelProto) -> None:
+    """Put the data that `without_weights` left out back into what became of the copy, in place."""
+    large = {tensor.name: tensor for tensor in original.graph.initializer if is_large(tensor)}
+    for tensor in proto.graph.initializer:
+        if tensor.name in large:
+            tensor.CopyFrom(large[tensor.name])
+
+
+def is_large(tensor: onnx.TensorProto) -> bool:
+    """Whether `without_weights` leaves the data of a constant out."""
+    return int(tensor.ByteSize()) > _MAX_SHAPE_BYTES
 
 
 def set_repeated(field: Any, values: Iterable[Any]) -> None:

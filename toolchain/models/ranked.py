@@ -17,7 +17,7 @@ import onnx
 from numpy.typing import NDArray
 
 from toolchain.models import protos
-from toolchain.models.ort import FAULTS, onnxruntime
+from toolchain.models.ort import FAULTS, Session, onnxruntime
 from toolchain.models.source import SourceModel, as_declared
 from toolchain.rankings import Ranking
 from toolchain.tensors import TOLERANCE, Tensors, Tolerance
@@ -105,7 +105,7 @@ def _operators(node: onnx.NodeProto) -> set[str]:
 def _session(proto: onnx.ModelProto) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, _FATAL_ONLY
-    return onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return Session(proto, options)
 
 
 def _ordering_nodes(proto: onnx.ModelProto) -> list[onnx.NodeProto]:

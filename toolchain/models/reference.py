@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from toolchain import rankings
 from toolchain.errors import InputError
 from toolchain.models import protos
-from toolchain.models.ort import onnxruntime
+from toolchain.models.ort import Session, onnxruntime
 from toolchain.models.simplify import rewrites
 from toolchain.models.source import SourceModel, as_declared
 from toolchain.rankings import Ranking
@@ -227,9 +227,11 @@ def open_perturbed(source: SourceModel) -> OpenModel:
 def _perturb(value: NDArray[Any], stream: np.random.Generator) -> NDArray[Any]:
     if value.dtype != np.float32:
         return value
-    towards = np.where(stream.integers(0, 2, value.shape, np.uint8) == 1, np.float32(np.inf), np.float32(-np.inf))
-    stays = (value == 0) | ~(np.abs(value) < np.finfo(np.float32).max)
-    return np.where(stays, value, np.nextafter(np.where(stays, np.float32(0), value), towards))
+    is_up = stream.integers(0, 2, value.shape, np.uint8) == 1
+    moves = (value != 0) & (np.abs(value) < np.finfo(np.float32).max)
+    # As an integer, a float counts the steps from zero.
+    steps = (2 * (is_up == (value > 0)).astype(np.int8) - 1) * moves
+    return np.asarray(value.view(np.int32) + steps).view(np.float32)
 
 
 def _open(source: SourceModel, proto: onnx.ModelProto, *, unoptimized: bool) -> OpenModel:
@@ -241,7 +243,7 @@ def _open(source: SourceModel, proto: onnx.ModelProto, *, unoptimized: bool) -> 
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     _lower_versions(proto)
     with _explain_errors(source):
-        session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        session = Session(proto, options)
 
     def call(inputs: Tensors) -> dict[str, NDArray[Any]]:
         with _explain_errors(source):

@@ -137,7 +137,7 @@ def check_memory(source: SourceModel) -> None:
 
 def classes(source: SourceModel) -> int | None:
     """Return the number of elements of a model's first output; None if shape inference leaves it open."""
-    output = shape_inference.infer_shapes(source.proto).graph.output[0].type.tensor_type
+    output = shape_inference.infer_shapes(protos.without_weights(source.proto)).graph.output[0].type.tensor_type
     sizes = [dim.dim_value for dim in output.shape.dim]
     return math.prod(sizes) if output.HasField("shape") and all(size > 0 for size in sizes) else None
 

@@ -15,7 +15,7 @@ import onnx
 from numpy.typing import NDArray
 
 from toolchain.errors import InputError
-from toolchain.models.ort import onnxruntime
+from toolchain.models.ort import Session, onnxruntime
 from toolchain.quantize.graph import Graph
 from toolchain.quantize.plan import Layer, Plan
 from toolchain.quantize.ranges import Grid
@@ -47,9 +47,8 @@ class Probe:
         probed = onnx.ModelProto()
         probed.CopyFrom(proto)
         probed.graph.output.extend(onnx.ValueInfoProto(name=name) for name in self._tensors if name not in outputs)
-        data, providers = probed.SerializeToString(), ["CPUExecutionProvider"]
         try:
-            self._session = onnxruntime.InferenceSession(data, options, providers=providers)
+            self._session = Session(probed, options)
         except Exception as fault:  # its exceptions share no base class of their own
             raise _error(fault) from fault
 

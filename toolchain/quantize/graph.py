@@ -53,7 +53,7 @@ class Graph:
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the tensors for which they are known."""
-        graph = shape_inference.infer_shapes(self.proto).graph
+        graph = shape_inference.infer_shapes(protos.without_weights(self.proto)).graph
         shapes = {}
         for value in [*graph.input, *graph.value_info, *graph.output]:
             dims = value.type.tensor_type.shape.dim

@@ -8,9 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 
 from tests.support import nets, tracing
+from tests.support.nets import node, value
+from toolchain.models.ort import Session, onnxruntime
 
 CALLS = "%network,open,openat,openat2,creat,mkdir,mkdirat,rename,renameat,renameat2,link,linkat,symlink,symlinkat"
 WRITES = re.compile(r"O_WRONLY|O_RDWR|O_CREAT|O_TMPFILE|^\w+ +(creat|mkdir|rename|link|symlink)")
@@ -62,3 +66,30 @@ def test_its_tools_come_through_the_same_door():
     from toolchain.models import ort
 
     assert ort.quantization().QuantType.QInt8
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+def test_a_session_shares_large_weights_and_computes_the_same(dtype):
+    stream = np.random.default_rng(0)
+    weights = {"w": stream.standard_normal((300, 200)).astype(dtype), "b": stream.standard_normal(200).astype(dtype)}
+    nodes = [node("MatMul", ["x", "w"], ["p"]), node("Add", ["p", "b"], ["y"])]
+    proto = nets.model(nodes, [value("x", (4, 300), dtype)], [value("y", (4, 200), dtype)], weights)
+    before = proto.SerializeToString(deterministic=True)
+    feeds = {"x": stream.standard_normal((4, 300)).astype(dtype)}
+    session = Session(proto, onnxruntime.SessionOptions())
+    assert proto.SerializeToString(deterministic=True) == before
+    (expected,) = nets.run(proto, feeds)
+    del proto  # the session keeps what it shares
+    np.testing.assert_array_equal(session.run(["y"], feeds)[0], expected)
+
+
+def test_large_weights_of_a_type_that_numpy_lacks_are_copied():
+    weights = onnx.helper.make_tensor(
+        "w", onnx.TensorProto.BFLOAT16, (300, 200), np.full(2 * 300 * 200, 0x3F, np.uint8).tobytes(), raw=True
+    )
+    nodes = [node("Cast", ["w"], ["f"], to=onnx.TensorProto.FLOAT), node("MatMul", ["x", "f"], ["y"])]
+    proto = nets.model(nodes, [value("x", (1, 300))], [value("y", (1, 200))])
+    proto.graph.initializer.append(weights)
+    feeds = {"x": np.ones((1, 300), np.float32)}
+    result = Session(proto, onnxruntime.SessionOptions()).run(["y"], feeds)[0]
+    np.testing.assert_array_equal(result, nets.run(proto, feeds)[0])

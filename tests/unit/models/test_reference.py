@@ -278,6 +278,24 @@ def test_rows_in_another_order_widen_nothing(tmp_path):
 
 
 @pytest.mark.filterwarnings("error")
+def test_each_input_becomes_one_of_its_two_neighbours(tmp_path):
+    kind = np.finfo(np.float32)
+    special = [0.0, -0.0, 1.0, -1.0, kind.tiny, -kind.smallest_subnormal, kind.max, kind.min, np.inf, -np.inf, np.nan]
+    numbers = np.tile(np.array(special, np.float32), 64)
+    ends = [value("x", numbers.shape)], [value("y", numbers.shape)]
+    source = model.load(nets.save(nets.model([node("Identity", ["x"], ["y"])], *ends), tmp_path))
+    near = reference.open_perturbed(source)({"x": numbers})["y"]
+    stays = (numbers == 0) | ~(np.abs(numbers) < kind.max)
+    np.testing.assert_array_equal(near[stays], numbers[stays])
+    moved, numbers = near[~stays], numbers[~stays]
+    with np.errstate(under="ignore"):
+        up, down = (np.nextafter(numbers, np.float32(end)) for end in (np.inf, -np.inf))
+    assert (moved == up).any()
+    assert (moved == down).any()
+    assert ((moved == up) | (moved == down)).all()
+
+
+@pytest.mark.filterwarnings("error")
 def test_the_largest_numbers_are_masks_and_stay(tmp_path):
     """A row whose scores are all masked by the lowest number has equal shares, where infinity would give no number."""
     nodes = [node("Add", ["x", "mask"], ["s"]), node("Softmax", ["s"], ["y"], axis=1)]

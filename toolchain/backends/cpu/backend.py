@@ -187,11 +187,14 @@ class Cpu(Backend):
 
     def apply_choices(self, module: tvm.IRModule, choices: Mapping[str, Choice]) -> tvm.IRModule:
         """Write the kernels of a lowered module, pack the weights as they want them, and schedule the rest."""
+        defaults: dict[str, kernels.Choice] = {}  # by task: layers that differ in their places alone have the same
 
         def choose(layer: Layer) -> kernels.Choice:
             task = to_json(task_of(layer))
             choice = self.cpu_templates.read_choice(layer, choices[task]) if task in choices else None
-            return choice or kernels.default(layer, self.machine, without=self.without)
+            if choice is None and task not in defaults:
+                defaults[task] = kernels.default(layer, self.machine, without=self.without)
+            return choice or defaults[task]
 
         return self.schedule(graph.emit_kernels(module, self.machine, choose))
 

@@ -52,7 +52,7 @@ def fold_empty(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _types(proto: onnx.ModelProto) -> dict[str, onnx.TypeProto.Tensor]:
-    undeclared = protos.clone(proto)
+    undeclared = protos.without_weights(proto)
     for value in undeclared.graph.output:  # a file may claim elements for a result that has none
         value.type.tensor_type.ClearField("shape")
     graph = shape_inference.infer_shapes(undeclared, data_prop=True).graph

@@ -14,12 +14,11 @@ from onnx import helper, numpy_helper
 
 from toolchain import temporary
 from toolchain.models import protos
-from toolchain.models.ort import FAULTS, onnxruntime
+from toolchain.models.ort import FAULTS, Session, onnxruntime
 
 _ELEMENT_TYPES = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
 
 _FATAL_ONLY = 4
-_IN_ONE_PIECE = 2**31 - 2**20  # protobuf's limit
 _NOT_FOLDED = frozenset({"RandomNormal", "RandomUniform", "QuantizeLinear", "DequantizeLinear"})
 # Fusions that change how numbers are rounded, that the backends do better, or that rewrite quantized networks.
 _DISABLED_OPTIMIZERS = [
@@ -116,12 +115,7 @@ def fold_constants(proto: onnx.ModelProto) -> onnx.ModelProto:
     if not has_constants(proto.graph):
         return proto
     with temporary.folder() as folder:
-        source, result = Path(folder) / "model.onnx", Path(folder) / "folded.onnx"
-        model: str | bytes = str(source)
-        if proto.ByteSize() < _IN_ONE_PIECE:
-            model = proto.SerializeToString()
-        else:
-            onnx.save(protos.clone(proto), source, save_as_external_data=True)  # a copy, since saving changes it
+        result = Path(folder) / "folded.onnx"
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
         options.optimized_model_filepath = str(result)
@@ -130,9 +124,7 @@ def fold_constants(proto: onnx.ModelProto) -> onnx.ModelProto:
         # Above protobuf's limit, ONNX Runtime writes weights to a file of their own.
         options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.bin")
         try:
-            onnxruntime.InferenceSession(
-                model, options, providers=["CPUExecutionProvider"], disabled_optimizers=_DISABLED_OPTIMIZERS
-            )
+            Session(proto, options, _DISABLED_OPTIMIZERS)
         except FAULTS:
             return proto
         return onnx.load(result)

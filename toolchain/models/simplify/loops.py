@@ -46,8 +46,8 @@ class _Context:
 
     @classmethod
     def of(cls, proto: onnx.ModelProto) -> _Context:
-        graph = shape_inference.infer_shapes(proto).graph
-        constants = {tensor.name: tensor for tensor in graph.initializer}
+        graph = shape_inference.infer_shapes(protos.without_weights(proto)).graph
+        constants = {tensor.name: tensor for tensor in proto.graph.initializer}
         for node in graph.node:
             if node.op_type == "Constant" and node.attribute[0].name == "value":
                 constants[node.output[0]] = node.attribute[0].t

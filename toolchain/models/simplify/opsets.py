@@ -44,9 +44,10 @@ def raise_opset(proto: onnx.ModelProto) -> onnx.ModelProto:
     proto.ir_version = max(proto.ir_version, 8)  # before 4, weights had to be among the inputs
     _flatten_hardmax(proto.graph)
     try:
-        converted = version_converter.convert_version(proto, _OLDEST_UNCONVERTED)
+        converted = version_converter.convert_version(protos.without_weights(proto), _OLDEST_UNCONVERTED)
     except (RuntimeError, ValueError, shape_inference.InferenceError):
         return proto
+    protos.restore_weights(converted, proto)
     return converted if protos.opset(proto) >= _COORDINATES or _set_resize_coordinates(converted.graph) else proto
 
 

@@ -81,7 +81,7 @@ class Tail:
 
     @classmethod
     def of(cls, proto: onnx.ModelProto) -> Tail:
-        inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True).graph
+        inferred = onnx.shape_inference.infer_shapes(protos.without_weights(proto), data_prop=True).graph
         tail = cls(protos.opset(proto), {}, {}, {})
         for value in (*inferred.input, *inferred.value_info, *inferred.output):
             kind = value.type.tensor_type

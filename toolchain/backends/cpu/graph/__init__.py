@@ -147,5 +147,5 @@ class _KernelEmitter:
         key = constant, (to_json(task_of(layer)), choice)
         if key not in self._packed:
             packed = templates.pack(layer, self._machine, choice, constant.value.numpy())
-            self._packed[key] = relax.const(packed, str(packed.dtype))
+            self._packed[key] = relax.const(tvm.runtime.tensor(packed), str(packed.dtype))
         return self._packed[key]
