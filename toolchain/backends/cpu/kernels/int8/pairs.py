@@ -167,31 +167,55 @@ def add(
         unpaired: Whether a product of the first two channels and one of the others may not fit int16 together.
     """
     count, together = sum(pixels for _, pixels in loaded), _together(machine)
-    spread = _spread(machine, loaded)
+    spread, queue = _spread(machine, loaded), _Queue(sums)
     following = next(spread)
     for number in range(count):
         pixel, following = following, None
         for first in range(0, len(weights), together):
-            blocks = range(first, min(first + together, len(weights)))
-            indices = [block * count + number for block in blocks]
-            products = [_call("int16x8", "multiply", pixel, weights[block]) for block in blocks]
-            # The next pixel's channels are ready by the time that this one's sums are.
+            some = weights[first : first + together]
+            indices = [block * count + number for block in range(first, first + len(some))]
+            products = queue.multiply("multiply", pixel, some)
             if first == 0:
                 following = next(spread, None)
             if unpaired:
-                _add_products(sums, products, indices)
-                products = [_call("int16x8", "multiply_high", pixel, weights[block]) for block in blocks]
+                queue.add(indices, products)
+                products = queue.multiply("multiply_high", pixel, some)
             else:
-                products = [
-                    _call("int16x8", "add_high", product, pixel, weights[block])
-                    for product, block in zip(products, blocks, strict=True)
-                ]
-            _add_products(sums, products, indices)
+                factors = zip(products, some, strict=True)
+                products = [_call("int16x8", "add_high", product, pixel, weight) for product, weight in factors]
+            queue.add(indices, products)
+    queue.finish()
 
 
-def _add_products(sums: emit.Registers, products: Sequence[Expr], indices: Sequence[int]) -> None:
-    for index, product in zip(indices, products, strict=True):
-        sums[index] = _call("int32x4", "add_neighbours", sums[index], product)
+class _Queue:
+    """Adds products to sums while the next ones are multiplied, for processors that execute in order."""
+
+    def __init__(self, sums: emit.Registers) -> None:
+        self._sums = sums
+        self._waiting: list[tuple[int, Expr]] = []
+
+    def multiply(self, name: str, pixel: Expr, weights: Sequence[Expr]) -> list[Expr]:
+        """Return products for some blocks; after each addition its register is free for one of them."""
+        products = []
+        for weight in weights:
+            self._add_first()
+            products.append(_call("int16x8", name, pixel, weight))
+        self.finish()
+        return products
+
+    def add(self, indices: Sequence[int], products: Sequence[Expr]) -> None:
+        """Let products wait, each for the sum with an index."""
+        self._waiting += zip(indices, products, strict=True)
+
+    def finish(self) -> None:
+        """Add all that wait."""
+        while self._waiting:
+            self._add_first()
+
+    def _add_first(self) -> None:
+        for index, product in self._waiting[:1]:
+            self._sums[index] = _call("int32x4", "add_neighbours", self._sums[index], product)
+        del self._waiting[:1]
 
 
 def dot(machine: Machine, sums: Expr, data: Expr, weights: Expr) -> Expr:
