@@ -20,7 +20,10 @@ typedef struct {
 
 typedef struct {
   int32_t type_index, padding;
-  Tensor* tensor;
+  union {
+    Tensor* tensor;
+    int64_t bits;
+  };
 } Any;
 
 typedef struct {

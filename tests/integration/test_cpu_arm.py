@@ -17,7 +17,7 @@ from tests.integration.test_board_server import KINDS as MACHINES
 from tests.integration.test_board_server import built, close
 from tests.integration.test_board_server import running as serving
 from tests.support import cpu_kernels as kernels
-from tests.support import nets
+from tests.support import nets, qdq_nets
 from tests.support.commands import toolchain
 from tests.support.cpu_kernels import layer_of
 from tests.support.nets import node, value
@@ -194,6 +194,20 @@ def test_a_network_matches_onnxruntime_on_a_virtual_board(net, kind, virtual_boa
     report = json.loads(seen.out)
     assert (report["outputs"]["ok"], report["emulated"]) == (True, True)
     assert report["outputs"]["max_rel_diff"] <= 1e-4
+
+
+def test_a_quantized_network_runs_in_int8_on_a_virtual_board(kind, virtual_boards, tmp_path):
+    """Neither board has dot products."""
+    path = nets.save(qdq_nets.quantized(residual(), tmp_path), tmp_path)
+    seen = toolchain("build", path, "--board", kind.name, "--toolchain", "host", "-o", tmp_path / "bundle")
+    assert seen.code == 0, seen.err
+    graph = (tmp_path / "bundle" / "graph.txt").read_text()
+    assert graph.count("quantized_conv") >= 6
+    assert '\\"kind\\":\\"conv' not in graph, "no convolution is left in floats"
+    words = ["--board", kind.name, "--host", virtual_boards.name(kind.name), "--devices", virtual_boards.devices]
+    seen = toolchain("deploy", tmp_path / "bundle", *words, "--threads", 2, "--budget", 0, "--json", "-")
+    assert seen.code == 0, seen.err
+    assert json.loads(seen.out)["outputs"]["ok"]
 
 
 # --- the code --------------------------------------------------------------------------------------------------

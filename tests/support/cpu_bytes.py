@@ -18,7 +18,7 @@ import tvm
 from tvm.target import codegen
 
 from tests.support import paths
-from tests.support.cpu_kernels import NATIVE, applied, run, unblocked
+from tests.support.cpu_kernels import AARCH64, ARMV7, NATIVE, applied, run, unblocked
 from tests.support.parts import require, require_processor
 from toolchain.backends.cpu.kernels.int8 import grids
 from toolchain.backends.cpu.layers import Activation, Conv, ImageLayer, Pool
@@ -31,6 +31,15 @@ WIDE, MIDDLE, NARROW = (
     Machine(4, 16, "vpdpbusd", 2),
 )
 CORTEX_A76 = tvm.target.Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a76", "num-cores": 2})
+CORES = {"cortex-a76": CORTEX_A76, "cortex-a72": AARCH64, "cortex-a9": ARMV7}
+"""Arm cores with dot products and without; see `emulated`."""
+
+EMULATORS = {
+    "aarch64-linux-gnu": ("aarch64-linux-gnu", "qemu-aarch64-static"),
+    "armv7l-linux-gnueabihf": ("arm-linux-gnueabihf", "qemu-arm-static"),
+}
+"""By LLVM's triple: the compiler's, and what runs its programs."""
+
 MACHINES = {"wide": WIDE, "middle": MIDDLE, "narrow": NARROW}
 
 # No two scales have a simple ratio: numbers half way between two bytes come up in tests of rounding only.
@@ -44,14 +53,20 @@ def require_dot() -> None:
     require_processor("avx512vnni", present={"avx512vnni", "avx512vl"} <= features)
 
 
-def emulated(function: tvm.tirx.PrimFunc, arrays: Sequence[np.ndarray], result: np.ndarray, folder: Path) -> np.ndarray:
+def emulated(
+    function: tvm.tirx.PrimFunc,
+    arrays: Sequence[np.ndarray],
+    result: np.ndarray,
+    folder: Path,
+    target: tvm.target.Target = CORTEX_A76,
+) -> np.ndarray:
     """Build a kernel for an Arm core, call it under emulation and return the result; arguments as for `run`."""
-    for program, package in (
-        ("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu"),
-        ("qemu-aarch64-static", "qemu-user-static"),
-    ):
+    triple = str(target.attrs["mtriple"])
+    triple, emulator = EMULATORS[triple]
+    compiler = f"{triple}-gcc"
+    for program, package in ((compiler, f"gcc-{triple}"), (emulator, "qemu-user-static")):
         require(program, package, shutil.which(program) is not None)
-    library = tvm.compile(tvm.IRModule({"main": function}), target=CORTEX_A76)
+    library = tvm.compile(tvm.IRModule({"main": function}), target=target)
     library.mod.write_to_file(str(folder / "kernel.o"), "o")
     codes = {"i": 0, "u": 1, "f": 2}
     with (folder / "arguments").open("wb") as stream:
@@ -60,9 +75,9 @@ def emulated(function: tvm.tirx.PrimFunc, arrays: Sequence[np.ndarray], result: 
             header = [codes[whole.dtype.kind], whole.itemsize * 8, whole.ndim, whole.nbytes, *whole.shape]
             stream.write(np.array(header, "<i8").tobytes() + whole.tobytes())
     source = paths.DATA / "kernel_main.c"
-    compiler = ["aarch64-linux-gnu-gcc", "-static", "-O1", "-o", "kernel", str(source), "kernel.o"]
-    subprocess.run(compiler, cwd=folder, check=True)
-    subprocess.run(["qemu-aarch64-static", "./kernel", "arguments", "result"], cwd=folder, check=True)
+    command = [compiler, "-static", "-O1", "-o", "kernel", str(source), "kernel.o"]
+    subprocess.run(command, cwd=folder, check=True)
+    subprocess.run([emulator, "./kernel", "arguments", "result"], cwd=folder, check=True)
     return np.fromfile(folder / "result", result.dtype).reshape(result.shape)
 
 
@@ -184,10 +199,15 @@ def inputs_of(layer: ImageLayer, spread: float = 40.0) -> Inputs:
         grid,
         tuple(others),
         tuple(needed),
-        rng.integers(-128, 128, layer.weights_shape).astype(np.int16) + _raised(layer),
+        rng.integers(-128 if _is_unpaired(layer) else -127, 128, layer.weights_shape).astype(np.int16) + _raised(layer),
         rng.uniform(0.5, 1.5, layer.out.channels) * unit,
         rng.integers(-9999, 9999, layer.out.channels).astype(np.float64),
     )
+
+
+def _is_unpaired(layer: Conv) -> bool:
+    """Whether weights may be -128: on processors without dot products, their kernel must know."""
+    return layer.unpaired or layer.data.dtype == "uint8"
 
 
 def _raised(layer: Conv) -> np.ndarray:

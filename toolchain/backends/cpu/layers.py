@@ -148,6 +148,8 @@ class Conv(_ImageLayer):
         bias: Whether there is a bias; that of bytes is in the sums.
         epilogue: What follows, in order.
         offset: Whether weights in bytes lie higher by a number for each output channel.
+        unpaired: Whether no two products of bytes may be added as int16, on processors that do so: see
+            `grids.pairs_overflow`.
         vectors: Vectors of weights (one block of outputs, one input, one tap) that are not all zero, where leaving out
             the others may pay; 0 elsewhere.
         bfloat16: Whether data and weights are rounded to bfloat16; sums are in float32.
@@ -161,6 +163,7 @@ class Conv(_ImageLayer):
     bias: bool = False
     epilogue: tuple[PostOp, ...] = ()
     offset: bool = False
+    unpaired: bool = False
     vectors: int = 0
     bfloat16: bool = False
 
@@ -360,8 +363,9 @@ def to_json(layer: Layer) -> str:
         # Records of layers on bytes do not have these fields.
         del document[_NOT_OF_BYTES[type(layer)]]
     # Records are older than these fields.
-    if isinstance(layer, Conv) and not layer.offset:
-        del document["offset"]
+    for name in ("offset", "unpaired"):
+        if isinstance(layer, Conv) and not document[name]:
+            del document[name]
     if isinstance(layer, (Conv, Dense)):
         for name in ("vectors", "bfloat16"):
             if not document[name]:

@@ -14,7 +14,7 @@ from toolchain.architecture import Architecture, Isa
 from toolchain.board import NATIVE, Board
 from toolchain.errors import InputError, did_you_mean
 
-Dot = Literal["vpdpbusd", "sdot", ""]
+Dot = Literal["vpdpbusd", "sdot", "smull", "vmull", ""]
 Bfloat16 = Literal["vdpbf16ps", "portable", ""]
 
 _KIB = 1024
@@ -27,7 +27,8 @@ class Machine:
     Attributes:
         lanes: 32-bit floats in one vector register; also the channels of one block.
         registers: Vector registers.
-        dot: Instruction that adds four products of bytes to each 32-bit lane; empty if there is none.
+        dot: Instruction that multiplies bytes: it adds four products to each 32-bit lane or, on Arm cores without such
+            dot products, widens each product to int16; empty if layers on bytes compute in floats.
         cores: Cores that share the work.
         l1_bytes: Data cache of one core, first level.
         l2_bytes: Cache of one core, second level.
@@ -51,6 +52,16 @@ class Machine:
     rounds: bool = True
     bfloat16: Bfloat16 = ""
 
+    @property
+    def widens(self) -> bool:
+        """Whether it adds products of int16 to 32-bit sums, four at a time."""
+        return self.dot in {"sdot", "smull", "vmull"}
+
+    @property
+    def adds_pairs(self) -> bool:
+        """Whether it adds two products of bytes as int16 before they are added to a 32-bit sum."""
+        return self.dot in {"smull", "vmull"}
+
 
 def machine(target: tvm.target.Target) -> Machine:
     """Describe the processor of an LLVM target.
@@ -73,10 +84,11 @@ def machine(target: tvm.target.Target) -> Machine:
 
 def _arm(processor: Architecture, features: set[str], cores: int) -> Machine:
     is_64_bit = processor.bits == 64  # noqa: PLR2004
+    without_dot_products: Dot = "smull" if is_64_bit else "vmull"
     return Machine(
         lanes=processor.lanes,
         registers=32 if is_64_bit else 16,
-        dot="sdot" if "dotprod" in features else "",
+        dot="sdot" if "dotprod" in features else without_dot_products,
         cores=cores,
         loads_apart=True,
         limits_nan=True,

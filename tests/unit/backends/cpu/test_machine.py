@@ -40,6 +40,18 @@ def test_only_32_bit_arm_adds_products_by_an_instruction_of_its_own_and_rounds_b
     ]
 
 
+def test_products_of_bytes():
+    dot_products = tvm.target.Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a76"})
+    actual = [machine(target) for target in (AARCH64, ARMV7, dot_products)]
+    assert [(item.dot, item.adds_pairs, item.widens) for item in actual] == [
+        ("smull", True, True),
+        ("vmull", True, True),
+        ("sdot", False, True),
+    ]
+    plain = machine(tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"}))
+    assert (plain.dot, plain.adds_pairs, plain.widens) == ("", False, False)
+
+
 # --- the LLVM target -------------------------------------------------------------------------------------------------
 
 RPI4 = board.load("rpi4").resolved()

@@ -54,6 +54,7 @@ class Planning:
         block: The block.
         lanes: Channels of the machine's blocks.
         byte: The type that bytes have in kernels; in the network it may be another.
+        adds_pairs: As the machine does.
         items: What becomes of it.
         blocked: The tensors of numbers that lie in blocks.
         slices: Those of them that are parts of others.
@@ -65,7 +66,7 @@ class Planning:
 
     def __init__(self, block: Block, machine: Machine, without: frozenset[str]) -> None:
         self.block, self.lanes, self._without = block, machine.lanes, without
-        self.byte = byte_of(machine)
+        self.byte, self.adds_pairs = byte_of(machine), machine.adds_pairs
         self.items: list[Item] = []
         self.blocked: set[Value] = set()
         self.slices: set[Value] = set()

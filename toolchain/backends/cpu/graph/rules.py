@@ -10,6 +10,7 @@ from toolchain.backends.cpu.graph.attention import AttentionOperation
 from toolchain.backends.cpu.graph.items import Flat, Heads, Join, Slice, own_activation
 from toolchain.backends.cpu.graph.planning import Bytes, Planning
 from toolchain.backends.cpu.graph.plans import BytePlan, ImagePlan, RowPlan
+from toolchain.backends.cpu.kernels.int8 import grids
 from toolchain.backends.cpu.kernels.int8.emit import GROUP
 from toolchain.backends.cpu.layers import Activation, Conv, Dense, Map, Pool
 from toolchain.backends.graph import quantization
@@ -50,9 +51,15 @@ def _conv_of_bytes(plans: Planning, operation: Operation, index: int, layer: Con
     if bytes_ is None or scaled is None:
         return False
     bare = replace(layer, data=bytes_.activation)
-    bare = replace(bare, offset=scaled.has_offset and not bare.is_depthwise)
+    if not bare.is_depthwise:
+        whole = scaled if layer.groups == groups else scaled.of_one_group(groups)
+        bare = replace(bare, offset=scaled.has_offset, unpaired=_is_unpaired(plans, whole))
     plan = BytePlan(bytes_.value, operation.out, index, bare=bare, groups=groups, data_grid=bytes_.grid, scaled=scaled)
     return plans.take(plan)
+
+
+def _is_unpaired(plans: Planning, weights: Weights) -> bool:
+    return plans.adds_pairs and grids.pairs_overflow(grids.to_int8(weights.numbers)[0])
 
 
 def _conv_of_numbers(plans: Planning, operation: Operation, index: int, layer: Conv, groups: int) -> bool:
@@ -90,7 +97,9 @@ def _dense_of_bytes(plans: Planning, operation: Operation, index: int) -> bool:
         return False
     # Rows of bytes are images of one pixel, so that one template does both.
     pixel = Weights(scaled.numbers.reshape(*scaled.numbers.shape, 1, 1), scaled.scales)
-    bare = Conv(bytes_.activation, plans.activation(operation.out), (1, 1), offset=scaled.has_offset)
+    unpaired = _is_unpaired(plans, pixel)
+    out = plans.activation(operation.out)
+    bare = Conv(bytes_.activation, out, (1, 1), offset=scaled.has_offset, unpaired=unpaired)
     return plans.take(BytePlan(bytes_.value, operation.out, index, bare=bare, data_grid=bytes_.grid, scaled=pixel))
 
 

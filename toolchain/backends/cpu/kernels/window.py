@@ -247,6 +247,8 @@ def _pixels(side: Side, span: Span) -> dict[int, list[tuple[int, int]]]:
 class WindowWriter:
     """Writes the loops of one kernel."""
 
+    sum_dtype = "float32"
+
     def __init__(self, layer: Conv | Pool, machine: Machine, config: Config, reduction: Reduction) -> None:
         self._layer, self._machine, self._config, self._reduction = layer, machine, config, reduction
         self._down, self._across = sides(layer)
@@ -302,8 +304,12 @@ class WindowWriter:
         return (T.Bind(before(0)), T.Bind(before(side.size))), T.Bind(before(side.size + side.after))
 
     def _tile(self, tile: Tile, data: Any, others: Sequence[Any], out: Any) -> None:
-        layer, width = self._layer, tile.across.size
         totals = self._reduce_in_loop(tile, data) if tile.down is None else self._reduce_unrolled(tile, tile.down, data)
+        self.store(tile, totals, others, out)
+
+    def store(self, tile: Tile, totals: Sequence[Expr], others: Sequence[Any], out: Any) -> None:
+        """Store the results of all windows of a tile, block by block."""
+        layer, width = self._layer, tile.across.size
         values = [T.Bind(self._reduction.finish(total, tile, index % width)) for index, total in enumerate(totals)]
         for block in range(self._config.blocks):
             line = values[block * width : (block + 1) * width]
@@ -322,7 +328,7 @@ class WindowWriter:
     def _reduce_in_loop(self, tile: Tile, data: Any) -> list[Expr]:
         """Reduce all windows of a tile with a loop over the taps down."""
         count = self._config.blocks * tile.across.size
-        sums = emit.Registers(count, self._layer.out.lanes)
+        sums = emit.Registers(count, self._layer.out.lanes, self.sum_dtype)
         for index in range(count):
             sums[index] = self._initial(tile, index)
         with T.serial(*tile.taps) as row:
@@ -337,17 +343,23 @@ class WindowWriter:
 
     def _add(self, tile: Tile, totals: list[Expr | None], data: Any, row: Expr) -> None:
         """Add one row of taps to all windows of a tile."""
-        layer, across, lanes = self._layer, self._across, self._layer.out.lanes
+        layer, across = self._layer, self._across
         line = tile.row * self._down.stride + row * self._down.dilation - self._down.before
         for block in range(self._config.blocks):
             start = tile.column * across.stride - across.before
             # It may lie before the buffer: only pixels inside the image are added to it and read.
             base = T.Bind(emit.offset(layer.data, tile.image, tile.block + block, line, start))
-            for pixel, users in _pixels(across, tile.across).items():
-                vector = T.Bind(data[emit.ramp(base + pixel * lanes, lanes)])
-                for number, column in users:
+            users = _pixels(across, tile.across)
+            for pixel, vector in self.load(data, base, list(users)):
+                for number, column in users[pixel]:
                     index = block * tile.across.size + number
                     totals[index] = self._add_pixel(tile, index, totals[index], vector, Tap(row, column))
+
+    def load(self, data: Any, base: Expr, pixels: Sequence[int]) -> Iterator[tuple[int, Expr]]:
+        """Yield each of some pixels of a row with its channels, as the reduction takes them; `base` is pixel 0's."""
+        lanes = self._layer.out.lanes
+        for pixel in pixels:
+            yield pixel, T.Bind(data[emit.ramp(base + pixel * lanes, lanes)])
 
     def _add_pixel(self, tile: Tile, index: int, total: Expr | None, pixel: Expr, tap: Tap) -> Expr:
         if total is None:

@@ -12,6 +12,7 @@ from tests.support.qdq_nets import floating, imported, quantized, residual, weig
 from toolchain.backends.cpu.graph.match import plan_items
 from toolchain.backends.cpu.graph.plans import BytePlan
 from toolchain.backends.cpu.layers import Conv, Map, Pool
+from toolchain.backends.cpu.machine import Machine
 from toolchain.backends.graph import patterns
 from toolchain.backends.graph.quantization import NUMBERS
 from toolchain.backends.graph.values import read
@@ -25,9 +26,9 @@ def block_of(proto):
     return values
 
 
-def plans(proto, without=frozenset()):
+def plans(proto, without=frozenset(), processor=WIDE):
     """Return the layers of a network that read or make bytes, in order."""
-    return [item for item in plan_items(block_of(proto), WIDE, without) if isinstance(item, BytePlan)]
+    return [item for item in plan_items(block_of(proto), processor, without) if isinstance(item, BytePlan)]
 
 
 def kinds(plan):
@@ -102,6 +103,24 @@ def test_functions_join_the_layer_before(node_, kind, tmp_path):
     nodes = [node("Conv", ["x", "w"], ["c"]), node_, node("Conv", ["f", "w"], ["y"])]
     proto = floating(nodes, (1, 16, 4, 4), {"w": weights(16, 16, 1, 1)})
     assert ["quantize", kind] in [kinds(plan) for plan in convs(plans(quantized(proto, tmp_path, "int8")))]
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize(("dot", "channel", "expected"), [("smull", 3, True), ("smull", 2, False), ("sdot", 3, False)])
+def test_a_layer_says_where_two_products_may_not_fit_int16(dot, channel, expected, groups):
+    """On processors that add them so: channels 1 and 3 meet."""
+    constants = np.ones((16, 16 // groups, 1, 1), np.int8)
+    constants[5, [1, channel]] = -128
+    nodes = [
+        node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        node("DequantizeLinear", ["w", "s", "z"], ["f"]),
+        node("Conv", ["d", "f"], ["y"], group=groups),
+    ]
+    scalars = {"s": np.float32(0.1), "z": np.int8(0)}
+    proto = floating(nodes, (1, 16, 4, 4), {"w": constants, **scalars})
+    (conv,) = convs(plans(proto, processor=Machine(4, 32, dot)))
+    assert conv.bare.unpaired == expected
 
 
 def test_what_no_template_computes_is_no_layer_on_bytes(tmp_path):

@@ -22,8 +22,8 @@ from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 from toolchain.backends.cpu.kernels import emit
 from toolchain.backends.cpu.kernels.emit import Argument
 from toolchain.backends.cpu.kernels.int8 import emit as int8
-from toolchain.backends.cpu.kernels.int8 import windows
-from toolchain.backends.cpu.kernels.int8.emit import FOUR, GROUP
+from toolchain.backends.cpu.kernels.int8 import pairs, windows
+from toolchain.backends.cpu.kernels.int8.emit import GROUP
 from toolchain.backends.cpu.layers import Activation, Conv, Layer
 from toolchain.backends.cpu.machine import Machine
 
@@ -34,6 +34,7 @@ _COPIED = 64  # bytes that are copied at a time
 _WIDEST = 28  # columns of a tile
 _TALLEST = 4  # rows of a tile
 _QUAD = 4  # pixels
+_UNROLLED = 2  # blocks of channels that a pointwise convolution adds in one step of its loop
 
 # Costs in the unit of `kernels.Candidate`.
 _LOAD = 0.1  # a load that products hide
@@ -76,14 +77,14 @@ def configs(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
         config = Config(rows, columns, blocks)
         flat, rows_of_tile = _flatten(layer, config)
         is_even = layer.out.blocks % blocks == 0 and not (_is_pointwise(layer) and layer.out.height % rows)
-        registers = rows_of_tile * columns * blocks + blocks + 1
+        registers = rows_of_tile * columns * blocks + blocks + (pairs.registers(machine) if machine.adds_pairs else 1)
         if is_even and columns <= flat.out.width and registers <= machine.registers:
             candidates.append((config, _estimate(layer, config, machine)))
     return sorted(candidates, key=lambda candidate: candidate[1])
 
 
 def _estimate(layer: Conv, config: Config, machine: Machine) -> float:
-    quads = _reads_quads(layer, machine)
+    quads, apart = _reads_quads(layer, machine), layer.strides[1] > 1 or _is_matrix(layer)
     layer, rows = _flatten(layer, config)
     steps = layer.kernel[0] * layer.kernel[1] * layer.data.blocks * layer.data.lanes // GROUP
     streamed = steps * config.blocks * machine.lanes * GROUP > machine.l1_bytes
@@ -94,7 +95,12 @@ def _estimate(layer: Conv, config: Config, machine: Machine) -> float:
         if quads:
             single_loads = rows * (columns % _QUAD)
         products, loads = pixels * config.blocks, single_loads + (pixels - single_loads) // _QUAD + config.blocks
-        each = max(products, loads, _LATENCY, _STREAM * config.blocks if streamed else 0) + _LOAD * loads
+        stream = _STREAM * config.blocks if streamed else 0
+        if machine.adds_pairs:
+            pieces = columns if apart else sum(1 for _ in int8.pieces(columns, _QUAD))
+            each = max(pairs.cost(machine, pixels, rows * pieces, config.blocks, unpaired=layer.unpaired), stream)
+        else:
+            each = max(products, loads, _LATENCY, stream) + _LOAD * loads
         strip += count * (each * steps + products * finish + _TILE)
     strips = layer.out.batch * (layer.out.blocks // config.blocks) * layer.out.height / rows
     return -(-strips // machine.cores) * strip
@@ -148,8 +154,11 @@ def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -
     outputs, inputs, height, width = weights.shape
     padded = np.zeros((layer.out.blocks * lanes, data.blocks * data.lanes, height, width), np.int8)
     padded[:outputs, :inputs] = weights
-    split = padded.reshape(-1, config.blocks, lanes, data.blocks, data.lanes // GROUP, GROUP, height, width)
-    packed = split.transpose(0, 3, 6, 7, 4, 1, 2, 5)
+    halves = 2 if machine.adds_pairs else 1  # the first two channels of all lanes, then the other two
+    split = padded.reshape(
+        *(-1, config.blocks, lanes, data.blocks, data.lanes // GROUP, halves, GROUP // halves, height, width)
+    )
+    packed = split.transpose(0, 3, 7, 8, 4, 1, 5, 2, 6)
     return np.ascontiguousarray(packed).reshape(_packed_shape(layer, machine, config))
 
 
@@ -165,7 +174,7 @@ def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
         _ByteConvWriter(layer, machine, config, buffers).write()
 
     weights = Argument("weights", _packed_shape(layer, machine, config), "int8")
-    return emit.kernel(int8.arguments(layer, weights), body, {})
+    return pairs.with_definitions(emit.kernel(int8.arguments(layer, weights), body, {}), machine)
 
 
 class _ByteConvWriter:
@@ -177,7 +186,7 @@ class _ByteConvWriter:
         self._windows: Any = None  # sums of the bytes of each window, if they are needed
         self._parameters, *others = rest
         self._images = layer if _is_matrix(layer) else None  # those of one pixel that a long row is made of
-        self._finish = int8.ByteEpilogue(self._images or self._layer, self._parameters, others, out)
+        self._finish = int8.ByteEpilogue(self._images or self._layer, machine, self._parameters, others, out)
 
     def write(self) -> None:
         if any(self._layer.padding):
@@ -240,38 +249,60 @@ class _ByteConvWriter:
             yield None if offset is None else offset * emit.splat(tirx.Cast("int32", self._windows[index]), out.lanes)
 
     def _store(self, line: Sequence[Any], coordinates: emit.Coordinates) -> None:
-        """Write neighbouring columns of the result: four at a time, then what is left."""
-        image, block, row, column = coordinates
-        if self._images is not None:
-            for number, value in enumerate(line):
-                self._finish.store(value, (column + number, block, 0, 0), self._machine.lanes)
+        """Write neighbouring columns of the result."""
+        if self._images is None:
+            self._finish.store_line(line, coordinates)
             return
-        fours = len(line) // FOUR * FOUR if self._layer.out.is_bytes else 0
-        for first in range(0, fours, FOUR):
-            self._finish.store_four(self._machine, line[first : first + FOUR], (image, block, row, column + first))
-        for number in range(fours, len(line)):
-            self._finish.store(line[number], (image, block, row, column + number), self._machine.lanes)
+        _, block, _, column = coordinates
+        for number, value in enumerate(line):
+            self._finish.store(value, (column + number, block, 0, 0), self._machine.lanes)
 
     def _reduce(self, sums: emit.Registers, size: tuple[int, int], coordinates: emit.Coordinates) -> None:
         """Add the products of all channels and taps to the sums of a tile."""
+        blocks, (height, width) = self._layer.data.blocks, self._layer.kernel
+        is_short = self._machine.adds_pairs and height * width == 1  # the loop takes a share of such steps
+        together = _UNROLLED if is_short and blocks % _UNROLLED == 0 else 1
+        with T.serial(0, blocks // together) as step, T.serial(0, height) as tap, T.serial(0, width) as side:
+            for source in range(together):
+                self._add_block(sums, size, coordinates, (step * together + source, tap, side))
+
+    def _add_block(
+        self, sums: emit.Registers, size: tuple[int, int], coordinates: emit.Coordinates, step: tuple[Any, Any, Any]
+    ) -> None:
+        """Add the products of one block of channels (the first of `step`) at one tap (the others)."""
         layer, blocks, data = self._layer, self._config.blocks, self._layer.data
         (height, width), fours, (image, group, row, column) = layer.kernel, data.lanes // GROUP, coordinates
-        (down, across), (reach, spread) = layer.strides, layer.dilation
+        (down, across), (reach, spread), (source, tap, side) = layer.strides, layer.dilation, step
         wide, count = self._machine.lanes * GROUP, size[0] * size[1]
-        with T.serial(0, data.blocks) as source, T.serial(0, height) as tap, T.serial(0, width) as side:
-            source_pixel = (image, source, row * down + tap * reach, column * across + side * spread)
-            if self._images is None:
-                pixel = T.Bind(emit.offset(data, *source_pixel))
-            else:
-                pixel = T.Bind(emit.offset(self._images.data, column, source, 0, 0))
-            line = T.Bind((((group * data.blocks + source) * height + tap) * width + side) * fours * blocks)
-            for four in range(fours):
-                first = line + four * blocks
-                weights = [T.Bind(self._weights[emit.ramp((first + block) * wide, wide)]) for block in range(blocks)]
-                for number, channels in enumerate(self._fours(size, pixel + four * GROUP)):
-                    for block, weight in enumerate(weights):
-                        index = block * count + number
-                        sums[index] = int8.dot(self._machine, sums[index], channels, weight)
+        source_pixel = (image, source, row * down + tap * reach, column * across + side * spread)
+        if self._images is None:
+            pixel = T.Bind(emit.offset(data, *source_pixel))
+        else:
+            pixel = T.Bind(emit.offset(self._images.data, column, source, 0, 0))
+        line = T.Bind((((group * data.blocks + source) * height + tap) * width + side) * fours * blocks)
+        for four in range(fours):
+            first = line + four * blocks
+            weights = [T.Bind(self._weights[emit.ramp((first + block) * wide, wide)]) for block in range(blocks)]
+            if self._machine.adds_pairs:
+                loaded = self._load_pixels(size, pixel + four * GROUP)
+                pairs.add(self._machine, sums, loaded, weights, unpaired=layer.unpaired)
+                continue
+            for number, channels in enumerate(self._fours(size, pixel + four * GROUP)):
+                for block, weight in enumerate(weights):
+                    index = block * count + number
+                    sums[index] = int8.dot(self._machine, sums[index], channels, weight)
+
+    def _load_pixels(self, size: tuple[int, int], pixel: Any) -> list[tuple[Any, int]]:
+        """Load four channels of each pixel of a tile, neighbouring pixels together; say how many each load has."""
+        (rows, columns), (down, across), data = size, self._layer.strides, self._layer.data
+        apart = across if self._images is None else data.held or data.blocks
+        largest = _QUAD if apart == 1 and data.lanes == GROUP else 1
+        loaded = []
+        for below in range(rows):
+            for first, together in int8.pieces(columns, largest):
+                offset = pixel + (below * down * data.width + first * apart) * data.lanes
+                loaded.append((pairs.load(self._data, offset, together), together))
+        return loaded
 
     def _fours(self, size: tuple[int, int], pixel: Any) -> Iterator[Any]:
         """Yield four channels of each pixel of a tile, in each lane."""

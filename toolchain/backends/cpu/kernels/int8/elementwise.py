@@ -62,7 +62,7 @@ class _ByteMapWriter:
         self._layer, self._machine = layer, machine
         self._lanes = max(activation.lanes for activation in _places(layer))
         self._data, self._parameters, *others, self._out = buffers
-        self._finish = int8.ByteEpilogue(layer, self._parameters, others, self._out)
+        self._finish = int8.ByteEpilogue(layer, machine, self._parameters, others, self._out)
 
     def write(self) -> None:
         out = self._layer.out

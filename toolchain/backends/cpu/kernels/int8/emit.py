@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import assert_never
 
 from tvm import tirx
@@ -10,11 +10,13 @@ from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 
 from toolchain.backends.cpu.kernels import emit
 from toolchain.backends.cpu.kernels.emit import Argument, Buffer, Coordinates, Expr
+from toolchain.backends.cpu.kernels.int8 import pairs
 from toolchain.backends.cpu.kernels.int8.grids import byte_of, parameter_count, quantizer_units
 from toolchain.backends.cpu.layers import Conv, ImageLayer
 from toolchain.backends.cpu.machine import Machine
+from toolchain.backends.cpu.math import round_to_int
 
-GROUP = 4
+GROUP = pairs.GROUP
 """Bytes that a dot product adds to one lane."""
 
 # Adding it to a float32 of less than 2^22 leaves no bits for a fraction: the addition rounds half to even, as ONNX
@@ -33,15 +35,15 @@ def dot(machine: Machine, sums: Expr, data: Expr, weights: Expr) -> Expr:
     """
     lanes = machine.lanes
     same_bits = tirx.reinterpret(f"{byte_of(machine)}x{GROUP * lanes}", data)
+    if machine.adds_pairs:
+        return pairs.dot(machine, sums, T.Bind(same_bits), T.Bind(weights))
     match machine.dot:
         case "vpdpbusd":  # Intel SDM volume 2, VPDPBUSD: unsigned by signed
             name, factors = f"llvm.x86.avx512.vpdpbusd.{32 * lanes}", (same_bits, weights)
         case "sdot":  # Arm ARM, SDOT (vector): signed by signed
             name, factors = f"llvm.aarch64.neon.sdot.v{lanes}i32.v{GROUP * lanes}i8", (weights, same_bits)
-        case "":
-            raise ValueError("the processor has no dot products")
         case _:
-            assert_never(machine.dot)
+            raise ValueError("the processor has no dot products")
     return tirx.call_llvm_pure_intrin(f"int32x{lanes}", name, sums, *factors)
 
 
@@ -81,9 +83,11 @@ def arguments(layer: ImageLayer, weights: Argument | None = None) -> list[Argume
 class ByteEpilogue:
     """Writes a layer's epilogue and the rounding to bytes."""
 
-    def __init__(self, layer: ImageLayer, parameters: Buffer, others: Sequence[Buffer], out: Buffer) -> None:
+    def __init__(
+        self, layer: ImageLayer, machine: Machine, parameters: Buffer, others: Sequence[Buffer], out: Buffer
+    ) -> None:
         """Take a layer's flat buffers; `parameters` as `grids.parameters` returns them."""
-        self._layer, self._parameters, self._others, self._out = layer, parameters, others, out
+        self._layer, self._machine, self._parameters, self._others, self._out = layer, machine, parameters, others, out
 
     def mean(self, total: Expr, count: Expr, divisor: Expr, lanes: int) -> Expr:
         """Return the mean of bytes in the unit that the parameters start with.
@@ -119,15 +123,23 @@ class ByteEpilogue:
         zero = emit.splat(tirx.Cast("int32", self._parameters[position + 3]), lanes)
         return T.Bind(tirx.reinterpret(emit.wide("int32", lanes), rounded) + zero)
 
-    def store_four(self, machine: Machine, values: Sequence[Expr], coordinates: Coordinates) -> None:
-        """Store four neighbouring columns, after epilogue and rounding, in a blocked result in bytes.
+    def store_line(self, values: Sequence[Expr], coordinates: Coordinates) -> None:
+        """Store neighbouring columns, after epilogue and rounding, in a blocked result.
 
         Args:
-            machine: The processor.
             values: float32, in the unit that the parameters start with; at last all are less than 2^31.
             coordinates: Image, block, row and first column of the result.
         """
         image, block, row, column = coordinates
+        for first, size in pieces(len(values), FOUR):
+            if self._layer.out.is_bytes and size in narrowed_together(self._machine):
+                self._store_narrowed(values[first : first + size], (image, block, row, column + first))
+                continue
+            for number in range(first, first + size):
+                self.store(values[number], (image, block, row, column + number), self._machine.lanes)
+
+    def _store_narrowed(self, values: Sequence[Expr], coordinates: Coordinates) -> None:
+        machine, (image, block, row, column) = self._machine, coordinates
         ready = []
         for number, value in enumerate(values):
             result, position, scaled = self._apply_epilogue(value, (image, block, row, column + number), machine.lanes)
@@ -150,7 +162,7 @@ class ByteEpilogue:
             elif op.kind == "quantize":
                 limited = self._clip(value, position, lanes, scaled=next(scaled))
                 # The zero is left out on the way: it would be subtracted again.
-                value = tirx.nearbyint(limited) * self._splat(position + 3, lanes)
+                value = self._round(limited, lanes) * self._splat(position + 3, lanes)
                 position += 4
             elif op.takes_argument:
                 operand = next(others)[emit.ramp(coordinates[1] * lanes, lanes)]
@@ -169,11 +181,24 @@ class ByteEpilogue:
         """Return a vector after epilogue and rounding in the result's type; arguments as for `value`."""
         return tirx.Cast(emit.wide(self._layer.out.dtype, lanes), self.value(value, coordinates, lanes))
 
+    def _round(self, value: Expr, lanes: int) -> Expr:
+        """Return the nearest whole numbers of small floats."""
+        if self._machine.rounds:
+            return tirx.nearbyint(value)
+        return tirx.Cast(emit.wide("float32", lanes), round_to_int(value, lanes))
+
     def _clip(self, value: Expr, position: int, lanes: int, *, scaled: bool) -> Expr:
         """Return a value in the unit of a grid, between its limits."""
         if not scaled:
             value = value * self._splat(position, lanes)
-        return T.Bind(tirx.min(tirx.max(value, self._splat(position + 1, lanes)), self._splat(position + 2, lanes)))
+        least, greatest = (self._splat(limit, lanes) for limit in (position + 1, position + 2))
+        if not self._machine.limits_nan or lanes == 1:
+            return T.Bind(tirx.min(tirx.max(value, least), greatest))
+        # TVM's maximum of x and a limit is the limit for a NaN; 64-bit Arm has an instruction for that (FMAXNM).
+        vector, above = emit.wide("float32", lanes), tirx.max(value, least)
+        if self._machine.rounds:
+            above = tirx.call_llvm_pure_intrin(vector, "llvm.maxnum", value, least)
+        return T.Bind(tirx.call_llvm_pure_intrin(vector, "llvm.minimum", above, greatest))
 
     def _splat(self, position: int, lanes: int) -> Expr:
         return emit.splat(self._parameters[position], lanes)
@@ -186,6 +211,22 @@ class ByteEpilogue:
 
 FOUR = 4
 """Vectors that become one."""
+
+
+def pieces(extent: int, largest: int) -> Iterator[tuple[int, int]]:
+    """Yield the start and the size of pieces of some size, a power of two, then of half of it for what is left."""
+    start = 0
+    while start < extent:
+        while largest > extent - start:
+            largest //= 2
+        yield start, largest
+        start += largest
+
+
+def narrowed_together(machine: Machine) -> tuple[int, ...]:
+    """Return how many vectors `narrow_to_bytes` takes."""
+    return (FOUR, 2, 1) if byte_of(machine) == "int8" else (FOUR,)
+
 
 _ROUND_AS_SET = 4  # the rounding mode of the processor, which is half to even
 
@@ -202,14 +243,14 @@ def narrow_to_bytes(machine: Machine, values: Sequence[Expr], zero: Expr) -> Exp
 
     Args:
         machine: The processor; it must have dot products.
-        values: Four vectors of float32 in the unit of the bytes' grid, less than 2^31.
+        values: Vectors of float32 in the unit of the bytes' grid, less than 2^31; see `narrowed_together`.
         zero: The zero of the grid, int32.
     """
     match machine.dot:
         case "vpdpbusd":
             return _narrow_x86(machine.lanes, values, zero)
-        case "sdot":
-            return _narrow_arm(machine.lanes, values, zero)
+        case "sdot" | "smull" | "vmull":
+            return _narrow_arm(machine, values, zero)
         case "":
             raise ValueError("the processor has no dot products")
         case _:
@@ -244,12 +285,32 @@ def _narrow_x86(lanes: int, values: Sequence[Expr], zero: Expr) -> Expr:
     return T.Bind(tirx.reinterpret(f"uint8x{FOUR * lanes}", ordered))
 
 
-def _narrow_arm(lanes: int, values: Sequence[Expr], zero: Expr) -> Expr:
+def _narrow_arm(machine: Machine, values: Sequence[Expr], zero: Expr) -> Expr:
+    lanes = machine.lanes
+
     def joined(first: Expr, second: Expr, count: int) -> Expr:
         return T.Bind(tirx.Shuffle([first, second], list(range(2 * count))))
 
-    integers = [_call(f"int32x{lanes}", "aarch64.neon.fcvtns", value) for value in values]
-    shorts = [_call(f"int16x{lanes}", "aarch64.neon.sqxtn", one) for one in integers]
-    pairs = [_with_zero(joined(shorts[first], shorts[first + 1], lanes), zero, 2 * lanes) for first in (0, 2)]
-    halves = [_call(f"int8x{2 * lanes}", "aarch64.neon.sqxtn", one) for one in pairs]
-    return joined(halves[0], halves[1], 2 * lanes)
+    shorts = [_round_to_short(machine, value) for value in values]
+    narrow = "aarch64.neon.sqxtn" if machine.rounds else "arm.neon.vqmovns"
+    if len(shorts) == 1:
+        alone = _with_zero(shorts[0], zero, lanes)
+        narrowed = _call(f"int8x{2 * lanes}", narrow, joined(alone, alone, lanes))
+        return tirx.Shuffle([narrowed], list(range(lanes)))
+    words = [
+        _with_zero(joined(shorts[first], shorts[first + 1], lanes), zero, 2 * lanes)
+        for first in range(0, len(shorts), 2)
+    ]
+    halves = [_call(f"int8x{2 * lanes}", narrow, word) for word in words]
+    return joined(halves[0], halves[1], 2 * lanes) if len(halves) > 1 else halves[0]
+
+
+def _round_to_short(machine: Machine, value: Expr) -> Expr:
+    """Return floats rounded half to even as int16, limited to what that holds."""
+    lanes = machine.lanes
+    if machine.rounds:
+        whole = _call(f"int32x{lanes}", "aarch64.neon.fcvtns", value)
+        return _call(f"int16x{lanes}", "aarch64.neon.sqxtn", whole)
+    vector, (least, greatest) = f"float32x{lanes}", (emit.splat(limit, lanes) for limit in (-(2.0**15), 2.0**15 - 1))
+    limited = _call(vector, "minimum", _call(vector, "maximum", value, least), greatest)
+    return T.Bind(tirx.Cast(f"int16x{lanes}", round_to_int(limited, lanes)))

@@ -29,7 +29,7 @@ def byte_of(machine: Machine) -> Literal["uint8", "int8"]:
     match machine.dot:
         case "vpdpbusd" | "":  # ONNX's usual type, for a processor without such products
             return "uint8"
-        case "sdot":
+        case "sdot" | "smull" | "vmull":
             return "int8"
         case _:
             assert_never(machine.dot)
@@ -79,6 +79,19 @@ def to_int8(weights: NDArray[Any]) -> tuple[NDArray[np.int8], NDArray[np.int32]]
     # Channels that do not fit are moved down so far that their least weight is the least int8.
     low = weights - offsets.reshape(-1, *[1] * (weights.ndim - 1))
     return np.ascontiguousarray(low, np.int8), offsets.astype(np.int32)
+
+
+def pairs_overflow(weights: NDArray[np.int8]) -> bool:
+    """Whether two products that `int8.pairs` adds may exceed int16: -128 times -128, twice.
+
+    Args:
+        weights: OIHW, as `to_int8` returns them.
+    """
+    outputs, inputs, *kernel = weights.shape
+    padded = np.zeros((outputs, -(-inputs // 4) * 4, *kernel), np.int8)
+    padded[:, :inputs] = weights
+    halves = padded.reshape(outputs, -1, 2, 2, *kernel)
+    return bool((halves == np.iinfo(np.int8).min).all(axis=2).any())
 
 
 def offsets(layer: Conv, raised: NDArray[np.int32]) -> NDArray[Any]:

@@ -44,16 +44,18 @@ def configs(layer: Pool, machine: Machine) -> list[tuple[Config, float]]:
 def kernel(layer: Pool, machine: Machine, config: Config) -> tirx.PrimFunc:  # noqa: ARG001 - as all templates
 
     def body(*buffers: Any) -> None:
-        _BytePoolWriter(layer, buffers).write()
+        _BytePoolWriter(layer, machine, buffers).write()
 
     return emit.kernel(int8.arguments(layer), body, {})
 
 
 class _BytePoolWriter:
-    def __init__(self, layer: Pool, buffers: Sequence[Any]) -> None:
+    def __init__(self, layer: Pool, machine: Machine, buffers: Sequence[Any]) -> None:
         self._layer, self._lanes = layer, layer.data.lanes
         self._data, *rest, self._out = buffers
-        self._finish = int8.ByteEpilogue(layer, rest[0], rest[1:], self._out) if layer.reduce == "mean" else None
+        self._finish = (
+            int8.ByteEpilogue(layer, machine, rest[0], rest[1:], self._out) if layer.reduce == "mean" else None
+        )
 
     def write(self) -> None:
         out = self._layer.out

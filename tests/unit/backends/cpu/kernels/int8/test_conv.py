@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from tests.support import cpu_bytes as int8
-from tests.support.cpu_bytes import CORTEX_A76, MACHINES, NARROW, WIDE, check, conv
-from tests.support.cpu_kernels import NATIVE, assembly, run, unblocked
+from tests.support.cpu_bytes import MACHINES, NARROW, WIDE, check, conv
+from tests.support.cpu_kernels import NATIVE, assembly, run
 from toolchain.backends.cpu.kernels.int8 import conv as template
 from toolchain.backends.cpu.kernels.int8.conv import Config
 from toolchain.backends.cpu.layers import Activation, PostOp
-from toolchain.backends.cpu.machine import Machine, machine
+from toolchain.backends.cpu.machine import Machine
 from toolchain.backends.graph.quantization import Grid
 
 RESIDUAL = (PostOp("quantize"), PostOp("add"), PostOp("relu"))
@@ -133,30 +133,6 @@ def test_cores_share_a_large_layer():
     check(template, layer, WIDE, Config(2, 6, 2))
     small = conv((1, 16, 3, 3), 16, (3, 3), 16, padding=(1,) * 4)
     assert "TVMBackendParallelLaunch" not in assembly(template.kernel(small, WIDE, Config(1, 3, 1)), NATIVE)
-
-
-@pytest.mark.parametrize("offset", [False, True])
-@pytest.mark.parametrize("case", ["1x1 with tails of channels", "1x1 of many pixels", "3x3", "three channels"])
-def test_arm_core(case, offset, tmp_path):
-    data, channels, kernel, options = CASES[case]
-    processor = machine(CORTEX_A76)
-    assert processor.dot == "sdot"
-    layer = int8.signed(conv(data, channels, kernel, processor.lanes, **options, offset=offset))
-    config = template.configs(layer, processor)[0][0]
-    function = template.kernel(layer, processor, config)
-    inputs = int8.inputs_of(layer)
-    arguments = int8.arguments(template, layer, processor, config, inputs)
-    actual = int8.emulated(function, arguments, np.full(layer.out.shape, 77, np.int8), tmp_path)
-    int8.close(unblocked(actual, layer.out), int8.expected(layer, inputs))
-
-
-def test_inner_loop_of_an_arm_core_has_no_spills():
-    processor = machine(CORTEX_A76)
-    layer = int8.signed(conv((1, 64, 28, 28), 64, (3, 3), 4, padding=(1,) * 4, epilogue=RESIDUAL))
-    config = template.configs(layer, processor)[0][0]
-    text = assembly(template.kernel(layer, processor, config), CORTEX_A76)
-    assert text.count("sdot") >= config.rows * config.columns * config.blocks
-    assert "Spill" not in text
 
 
 def test_greatest_sums_do_not_overflow():

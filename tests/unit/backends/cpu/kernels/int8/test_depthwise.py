@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.support import cpu_bytes as int8
-from tests.support.cpu_bytes import CORTEX_A76, MACHINES, WIDE, check, conv
+from tests.support.cpu_bytes import MACHINES, WIDE, check, conv
 from tests.support.cpu_kernels import unblocked
 from toolchain.backends.cpu.kernels.int8 import depthwise as template
 from toolchain.backends.cpu.layers import PostOp
@@ -58,14 +58,17 @@ def test_parts_of_buffers():
     check(template, replace(layer, data=replace(layer.data, first=2, held=5), out=buffer_slice), WIDE)
 
 
-def test_arm_core(tmp_path):
-    processor = machine(CORTEX_A76)
-    layer = int8.signed(depthwise((1, 12, 7, 6), (3, 3), 4, padding=(1,) * 4, epilogue=RESIDUAL))
+@pytest.mark.parametrize("case", ["3x3 with epilogue", "3x3 down by 2", "5x5"])
+@pytest.mark.parametrize("core", int8.CORES)
+def test_arm_core(core, case, tmp_path):
+    target, (data, kernel, options) = int8.CORES[core], CASES[case]
+    processor = machine(target)
+    layer = int8.signed(depthwise(data, kernel, 4, **options))
     config = template.configs(layer, processor)[0][0]
     inputs = int8.inputs_of(layer)
     arguments = int8.arguments(template, layer, processor, config, inputs)
     function = template.kernel(layer, processor, config)
-    actual = int8.emulated(function, arguments, np.full(layer.out.shape, 77, np.int8), tmp_path)
+    actual = int8.emulated(function, arguments, np.full(layer.out.shape, 77, np.int8), tmp_path, target)
     int8.close(unblocked(actual, layer.out), int8.expected(layer, inputs))
 
 
