@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from toolchain.models.source import SourceModel
-    from toolchain.pipeline.quantize import LabelledData, QuantizedModel
+    from toolchain.pipeline.evaluate import SampleRequest
+    from toolchain.pipeline.quantize import QuantizedModel
     from toolchain.quantize import Quantized
     from toolchain.tensors import Tensors
 
@@ -75,18 +76,18 @@ class AccuracyOptions:
         }
         return [name for name, is_set in options.items() if is_set]
 
-    def labelled(self) -> LabelledData | None:
+    def labelled(self) -> SampleRequest | None:
         """Return the metric with its data; None without.
 
         Raises:
             InputError: The options cannot be combined, or one of them needs another one.
         """
-        from toolchain.pipeline.quantize import LabelledData
+        from toolchain.pipeline.evaluate import SampleRequest
 
         if self.most_lost is not None and self.least_snr_db is not None:
             raise InputError("--budget and --min-snr cannot be combined", hint="leave one of them out")
         if self.data and self.metric:
-            return LabelledData(self.data, self.metric, self.labels, self.preprocess, self.limit)
+            return SampleRequest(self.data, self.metric, self.labels, self.preprocess, self.limit)
         if self.metric:
             raise InputError("--metric needs --data", hint="pass samples with labels: --data FOLDER")
         if self.most_lost is not None:
@@ -223,7 +224,7 @@ def _with_powers_of_two(
 
 
 def _with_real_scales(
-    console: Console, loaded: SourceModel, options: QuantizeOptions, labelled: LabelledData | None
+    console: Console, loaded: SourceModel, options: QuantizeOptions, labelled: SampleRequest | None
 ) -> tuple[QuantizedModel, list[str | Table]]:
     from toolchain.pipeline import quantize as quantizing
     from toolchain.quantize import Settings

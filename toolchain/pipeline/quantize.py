@@ -6,7 +6,6 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,11 +15,10 @@ from toolchain import files, interrupts
 from toolchain.errors import InputError, RegressionError
 from toolchain.models import reference
 from toolchain.models.source import SourceModel
-from toolchain.pipeline.evaluate import data, functions
 from toolchain.pipeline.evaluate.data import Reader
-from toolchain.pipeline.evaluate.metrics import Metric, open_metric
 from toolchain.pipeline.evaluate.paired import CONFIDENCE, Loss
 from toolchain.pipeline.evaluate.result import REFERENCE, Side, compare
+from toolchain.pipeline.evaluate.scoring import SampleRequest
 from toolchain.progress import Progress, Step, stage
 from toolchain.quantize import Settings, network
 from toolchain.quantize.calibrate import Probe
@@ -37,24 +35,13 @@ _LAST_BITS = 1e-9  # of a sum of scores
 
 
 @dataclass(frozen=True)
-class LabelledData:
-    """A metric on samples with labels, as `evaluate` takes them."""
-
-    path: Path
-    metric: str
-    labels: Path | None = None  # names of the classes
-    preprocess: str = ""  # module:function
-    limit: int | None = None
-
-
-@dataclass(frozen=True)
 class QuantizeRequest:
     """A model to quantize; at most one of the two limits is set."""
 
     source: SourceModel
     samples: Sequence[Tensors]
     settings: Settings  # its method is one of `CALIBRATORS`, or empty for the first
-    labelled: LabelledData | None = None
+    labelled: SampleRequest | None = None  # a metric on samples with labels
     most_lost: float | None = None  # in the unit of the metric
     least_snr_db: float | None = None  # of the outputs
 
@@ -263,14 +250,13 @@ class _Scorer:
         InputError: The data, the labels or the metric do not fit the model.
     """
 
-    def __init__(self, source: SourceModel, labelled: LabelledData, tell: Progress) -> None:
-        dataset = data.read(labelled.path).limited(labelled.limit)
-        self.metric: Metric = open_metric(labelled.metric, dataset, labelled.labels)
-        preprocess = functions.load(labelled.preprocess) if labelled.preprocess else None
+    def __init__(self, source: SourceModel, labelled: SampleRequest, tell: Progress) -> None:
+        opened = labelled.open()
+        self.metric = opened.metric
         self._source = source
         self._tell = tell
-        self._samples = dataset.samples
-        self._reader = Reader(dataset, source.inputs, preprocess)
+        self._samples = opened.dataset.samples
+        self._reader = Reader(opened.dataset, source.inputs, opened.preprocess)
         self._reader.check()
         call = reference.open_model(source)
         first = call(self._reader.inputs(self._samples[0]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -11,7 +13,8 @@ from tests.support.nets import node
 from toolchain.errors import InputError, RegressionError
 from toolchain.models import source
 from toolchain.pipeline import quantize as quantizing
-from toolchain.pipeline.quantize import LabelledData, QuantizeRequest
+from toolchain.pipeline.evaluate import SampleRequest
+from toolchain.pipeline.quantize import QuantizeRequest
 from toolchain.quantize import Settings
 
 SAMPLES = [{"x": qdq_nets.random((1, 3, 12, 12), seed)} for seed in range(8)]
@@ -112,7 +115,7 @@ def spoiled(proto):
 
 def test_a_metric_of_the_users_data(shapes, tmp_path):
     folder, proto = shapes
-    result, lines = quantized(proto, tmp_path, samples_of(folder), labelled=LabelledData(folder, "top1"))
+    result, lines = quantized(proto, tmp_path, samples_of(folder), labelled=SampleRequest(folder, "top1"))
     metric = result.metric
     assert (metric.metric, metric.unit, metric.samples) == ("top1", "points", 100)
     assert metric.loss.low <= metric.float_value - metric.int8_value <= metric.loss.high
@@ -121,7 +124,7 @@ def test_a_metric_of_the_users_data(shapes, tmp_path):
 
 def test_a_layer_stays_float_for_the_metric(shapes, tmp_path):
     folder, proto = shapes
-    labelled = LabelledData(folder, "top1")
+    labelled = SampleRequest(folder, "top1")
     result, _ = quantized(spoiled(proto), tmp_path, samples_of(folder), labelled=labelled, most_lost=1.0)
     assert result.before > 10
     assert [layer.name for layer in result.kept] == ["narrow"]
@@ -135,16 +138,12 @@ def test_a_layer_stays_float_for_the_metric(shapes, tmp_path):
     ("samples", "labelled", "words"),
     [
         ([], None, "no samples"),
-        (SAMPLES, LabelledData("none", "top1"), "no data"),
-        (SAMPLES, LabelledData(".", "top2"), "no metric 'top2'"),
+        (SAMPLES, SampleRequest(Path("none"), "top1"), "no data"),
+        (SAMPLES, SampleRequest(Path(), "top2"), "no metric 'top2'"),
     ],
 )
 def test_what_is_refused_before_the_work(samples, labelled, words, shapes, tmp_path, monkeypatch):
     monkeypatch.chdir(shapes[0])
-    if labelled:
-        from pathlib import Path
-
-        labelled = LabelledData(Path(labelled.path), labelled.metric)
     monkeypatch.setattr(quantizing, "calibrate", None)
     with pytest.raises(InputError, match=words):
         quantized(qdq_nets.residual(), tmp_path, samples, labelled=labelled)
