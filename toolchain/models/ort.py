@@ -57,7 +57,7 @@ class Session(onnxruntime.InferenceSession):  # type: ignore[misc]
                 continue
             # What is said to be in a file, ONNX Runtime takes from the values of the options if they have it.
             described.data_location = onnx.TensorProto.EXTERNAL
-            described.external_data.add(key="location", value=tensor.name)
+            described.external_data.add(key="location", value="shared")
             values[tensor.name] = onnxruntime.OrtValue.ortvalue_from_numpy(array)
         self._shared = values  # ONNX Runtime does not keep them itself
         options.add_external_initializers([*values], [*values.values()])

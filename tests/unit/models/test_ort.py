@@ -93,3 +93,14 @@ def test_large_weights_of_a_type_that_numpy_lacks_are_copied():
     feeds = {"x": np.ones((1, 300), np.float32)}
     result = Session(proto, onnxruntime.SessionOptions()).run(["y"], feeds)[0]
     np.testing.assert_array_equal(result, nets.run(proto, feeds)[0])
+
+
+@pytest.mark.parametrize("name", ["/layer/weight", "../../weight", "*/_ORT_MEM_ADDR_/*", "w" * 5000])
+def test_a_shared_weight_may_have_any_name(name):
+    weight = np.random.default_rng(0).random((200, 200), np.float32)
+    proto = nets.model(
+        [node("MatMul", ["x", name], ["y"])], [value("x", (2, 200))], [value("y", (2, 200))], {name: weight}
+    )
+    x = np.ones((2, 200), np.float32)
+    (result,) = Session(proto, onnxruntime.SessionOptions()).run(None, {"x": x})
+    np.testing.assert_allclose(result, x @ weight, rtol=1e-5)
