@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from PIL import Image
 
-from tests.support import bundles, shapes_data
+from tests.support import bundles, nets, shapes_data
 from tests.support.commands import Outcome, done, toolchain
 from toolchain.bundle import Bundle
 from toolchain.device import sampling
@@ -240,3 +241,35 @@ def test_a_wrong_file_is_refused_before_the_build(text, phrase, desk, tmp_path):
     outcome = toolchain("deploy", desk.folder / "float.onnx", "--evaluate", table, "--root", tmp_path / "root")
     assert (outcome.code, phrase in outcome.err) == (2, True), outcome.err
     assert not (tmp_path / "root").exists()
+
+
+def test_pixels_of_pictures(tmp_path, monkeypatch):
+    """A network that gives each pixel the class of its brightest colour, and one that exchanges two colours."""
+    monkeypatch.chdir(tmp_path)
+    stream = np.random.default_rng(0)
+    lines = ["file,label"]
+    for number in range(30):
+        picture = stream.integers(0, 256, (16, 16, 3), dtype=np.uint8)
+        Image.fromarray(picture).save(tmp_path / f"{number}.png")
+        Image.fromarray(picture.argmax(axis=2).astype(np.uint8)).save(tmp_path / f"mask{number}.png")
+        lines.append(f"{number}.png,mask{number}.png")
+    (tmp_path / "all.csv").write_text("\n".join(lines) + "\n")
+    (tmp_path / "colours.py").write_text(
+        "import numpy as np\nfrom PIL import Image\n\n\ndef read(path):\n"
+        "    return np.asarray(Image.open(path), np.float32).transpose(2, 0, 1)[None]\n"
+    )
+    shape = (1, 3, 16, 16)
+    for name, kernel in {"good": np.eye(3), "swapped": np.eye(3)[[1, 0, 2]]}.items():
+        weights = {"w": kernel.astype(np.float32)[:, :, None, None]}
+        values = [nets.value("x", shape)], [nets.value("y", shape)]
+        proto = nets.model([nets.node("Conv", ["x", "w"], ["y"])], *values, weights)
+        onnx.save(proto, tmp_path / f"{name}.onnx")
+        (tmp_path / name).mkdir()
+        built = bundles.of_model(proto, tmp_path / name, {"x": np.ones(shape, np.float32)})
+        words = ["--data", tmp_path / "all.csv", "--metric", "miou", "--preprocess", "colours:read", "--most-lost", 1]
+        words += ["--model", tmp_path / "good.onnx", "--root", tmp_path / "root", "--json", tmp_path / "report.json"]
+        outcome = toolchain("evaluate", built.folder, *words)
+        assert outcome.code == (0 if name == "good" else 6), outcome.err
+        report = json.loads((tmp_path / "report.json").read_text())
+        assert report["sides"][0]["value"] == 100
+        assert len(report["changed"]) == (0 if name == "good" else 30)

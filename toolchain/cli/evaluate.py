@@ -30,7 +30,7 @@ class EvaluateOptions:
         "--metric",
         metavar="METRIC",
         required=True,
-        help="What to compare: top1, top5, cosine, mse, or module:function for a function of your own project.",
+        help="What to compare: top1, top5, miou, cosine, mse, or module:function for a function of your own project.",
     )
     model: Path | None = option(
         "--model",

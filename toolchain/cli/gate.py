@@ -126,7 +126,7 @@ class GateOptions:
     )
     data: Path | None = option("--data", type=common.PATH, help="Samples for --accuracy, as for `evaluate`.")
     metric: str | None = option(
-        "--metric", metavar="METRIC", help="Metric for --accuracy: top1, top5, cosine, mse, or module:function."
+        "--metric", metavar="METRIC", help="Metric for --accuracy: top1, top5, miou, cosine, mse, or module:function."
     )
     labels: Path | None = same(EvaluateOptions, "labels")
     preprocess: str = same(EvaluateOptions, "preprocess")

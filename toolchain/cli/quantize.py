@@ -53,7 +53,7 @@ class AccuracyOptions:
         "--metric",
         metavar="METRIC",
         subject=helptext.ACCURACY,
-        help="Metric of --budget: top1, top5, cosine, mse, or module:function, as for `evaluate`.",
+        help="Metric of --budget: top1, top5, miou, cosine, mse, or module:function, as for `evaluate`.",
     )
     data: Path | None = option(
         "--data", type=common.PATH, subject=helptext.ACCURACY, help="Samples with labels for the metric."

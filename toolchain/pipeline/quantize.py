@@ -285,7 +285,7 @@ class _Scorer:
 
     def loss(self, proto: onnx.ModelProto) -> float:
         """Return what a network loses, in the unit of the metric."""
-        return self.metric.sign * self.metric.scale * (self._float.mean - self._int8(proto).mean)
+        return self.metric.sign * (self.metric.total(self._float.scores) - self.metric.total(self._int8(proto).scores))
 
     def result(self, proto: onnx.ModelProto) -> MetricLoss:
         """Return what a network loses, with its interval."""
@@ -294,7 +294,7 @@ class _Scorer:
             metric.name,
             metric.unit,
             len(self._samples),
-            self._float.mean * metric.scale,
-            side.mean * metric.scale,
+            metric.total(self._float.scores),
+            metric.total(side.scores),
             compare(metric, self._float, side).loss,
         )

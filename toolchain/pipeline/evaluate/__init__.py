@@ -1,8 +1,8 @@
 """A metric on the user's own data, of the same samples in ONNX Runtime and on a device, compared in pairs."""
 
+from toolchain.pipeline.evaluate.catalog import NAMES
 from toolchain.pipeline.evaluate.file import Requirement
 from toolchain.pipeline.evaluate.file import read as read_requirement
-from toolchain.pipeline.evaluate.metrics import NAMES
 from toolchain.pipeline.evaluate.result import Evaluation
 from toolchain.pipeline.evaluate.scoring import SampleRequest, Samples
 from toolchain.pipeline.evaluate.session import EvaluationRequest, ModelFiles, Prepared, evaluate, prepare

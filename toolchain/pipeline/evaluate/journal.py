@@ -35,8 +35,9 @@ class Journal:
         scores: list[Score] = []
         for line in files.read_limited(self.path, _LARGEST).splitlines()[:count]:
             try:
-                scores.append(Score(**json.loads(line)))
-            except (ValueError, TypeError):
+                entry = json.loads(line)
+                scores.append(Score(**entry | {"counts": tuple(entry["counts"])}))
+            except (ValueError, TypeError, KeyError):
                 break
         files.write_atomic(self.path, _lines(scores))
         return scores

@@ -5,21 +5,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from toolchain.errors import InputError, did_you_mean, reason
-from toolchain.pipeline.evaluate import functions
-from toolchain.pipeline.evaluate.data import Dataset, Reader, Target
+from toolchain.errors import InputError, did_you_mean
+from toolchain.pipeline.evaluate.data import Reader, Target
 from toolchain.pipeline.evaluate.functions import UserFunction
+from toolchain.pipeline.evaluate.paired import Loss, compare_answers, compare_scores
 from toolchain.tensors import Tensors, TensorSpec
 
-NAMES = ("top1", "top5", "cosine", "mse", "module:function")
 NOT_A_NUMBER = "not a number"
-_TOP5 = 5
 _ROUNDING = 1e-6  # of a score: what single precision explains
 
 
@@ -28,18 +25,18 @@ class Score:
     value: float
     answer: str = ""  # for people: the class, or what the user's function returns
     rounding: float = 0.0  # differences up to this are explained by rounding
+    counts: Sequence[int] = ()  # of metrics whose figure follows from sums over all samples
 
 
 @dataclass(frozen=True)
 class Metric(ABC):
-    """A metric; `scale` times the mean score is what people read."""
+    """A metric: scores of samples, and a figure of all of them, such as `scale` times the mean score."""
 
     name: str
     digest: str = ""  # of what decides the scores beside the samples
     unit: str = ""
     scale: float = 1.0
     sign: float = 1.0  # -1 if less is better
-    is_answer: bool = False  # whether a score is 1 for a right answer, and 0 for a wrong one
 
     @abstractmethod
     def check(self, reader: Reader, outputs: Sequence[TensorSpec]) -> None:
@@ -56,6 +53,21 @@ class Metric(ABC):
         Raises:
             InputError: They have no score.
         """
+
+    def total(self, scores: Sequence[Score]) -> float:
+        """Return the figure of all samples that people read."""
+        return self.scale * float(np.mean([score.value for score in scores]))
+
+    def losses(self, first: Sequence[Score], second: Sequence[Score]) -> list[float]:
+        """Return what the second way loses of each sample's score; differences that rounding explains are 0."""
+        return [
+            0.0 if abs(a.value - b.value) <= max(a.rounding, b.rounding) else self.sign * (a.value - b.value)
+            for a, b in zip(first, second, strict=True)
+        ]
+
+    def compare(self, first: Sequence[Score], second: Sequence[Score]) -> Loss:
+        """Return what the second way loses against the first, in the unit of the metric."""
+        return compare_scores(np.array(self.losses(first, second))).scaled(self.scale)
 
 
 @dataclass(frozen=True)
@@ -93,6 +105,10 @@ class TopClasses(Metric):
     @property
     def _are_names(self) -> bool:
         return bool(self.folders) and not all(folder.isdecimal() for folder in self.folders)
+
+    def compare(self, first: Sequence[Score], second: Sequence[Score]) -> Loss:
+        values = [np.array([score.value for score in scores]) for scores in (first, second)]
+        return compare_answers(*values).scaled(self.scale)
 
     def index(self, target: Target) -> int:
         """Return the index of a sample's class.
@@ -188,34 +204,3 @@ class OwnMetric(Metric):
                 f"{self.name} returned {type(value).__name__} for {target.name}",
                 hint="return a number, or a pair of a number and a text",
             ) from fault
-
-
-def open_metric(name: str, dataset: Dataset, labels: Path | None) -> Metric:
-    """Return the metric of a name.
-
-    Raises:
-        InputError: There is no such metric, or the labels cannot be read.
-    """
-    if labels and name not in {"top1", "top5"}:
-        raise InputError(f"--labels has no effect on the metric {name}", hint="leave --labels out")
-    if name in {"top1", "top5"}:
-        names = _read_labels(labels) if labels else ()
-        digest = "\n".join([*dataset.classes, "", *names])
-        count = _TOP5 if name == "top5" else 1
-        return TopClasses(
-            name, digest, "points", 100.0, is_answer=True, count=count, folders=dataset.classes, labels=names
-        )
-    if name in {"cosine", "mse"}:
-        return Distance(name, sign=-1.0 if name == "mse" else 1.0)
-    if ":" in name:
-        function = functions.load(name)
-        return OwnMetric(name=name, digest=function.digest, function=function)
-    hint = did_you_mean(name, NAMES) or f"metrics: {', '.join(NAMES)}"
-    raise InputError(f"there is no metric {name!r}", hint=hint)
-
-
-def _read_labels(path: Path) -> tuple[str, ...]:
-    try:
-        return tuple(path.read_text(encoding="utf-8").splitlines())
-    except (OSError, UnicodeDecodeError) as fault:
-        raise InputError(f"cannot read the labels {path}", details=reason(fault)) from fault

@@ -55,7 +55,7 @@ def _facts(evaluation: Evaluation) -> Facts:
 
 def _sides(evaluation: Evaluation) -> Table:
     metric = evaluation.metric
-    rows = [(side.name, side.label, f"{side.mean * metric.scale:.5g}") for side in evaluation.sides]
+    rows = [(side.name, side.label, f"{metric.total(side.scores):.5g}") for side in evaluation.sides]
     name = f"{metric.name} in %" if metric.unit else metric.name
     return Table(rows, ("side", "computed by", name), numbers=(2,), name="sides")
 

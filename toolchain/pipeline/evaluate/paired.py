@@ -101,6 +101,33 @@ def compare_scores(losses: Scores) -> Loss:
     return _consistent(Loss(value, float(low), float(high), p_value, worse, better))
 
 
+def compare_totals(first: Scores, second: Scores, total: Callable[[Scores], Scores], changed: tuple[int, int]) -> Loss:
+    """Compare a figure that follows from sums over all samples, which is not the mean of scores.
+
+    Args:
+        first: What is summed, [samples, counts], of the first way.
+        second: The same of the second way.
+        total: Returns the figures of sums [..., counts]; more is better.
+        changed: How many samples are worse and better by themselves.
+    """
+    if np.array_equal(first, second):
+        return Loss(0.0, 0.0, 0.0, 1.0, 0, 0)
+    value = float(total(first.sum(axis=0)) - total(second.sum(axis=0)))
+    stream, count = np.random.default_rng(_SEED), len(first)
+    differences, extreme = [], 0
+    rows = max(1, _CHUNK // max(count, first.shape[1]))
+    for start in range(0, _DRAWS, rows):
+        size = min(rows, _DRAWS - start)
+        weights = stream.multinomial(count, np.full(count, 1 / count), size).astype(np.float64)
+        differences.append(total(weights @ first) - total(weights @ second))
+        swaps = stream.integers(0, 2, (size, count)).astype(np.float64)
+        apart = total(swaps @ first + (1 - swaps) @ second) - total(swaps @ second + (1 - swaps) @ first)
+        extreme += int(np.sum(np.abs(apart) >= abs(value) * (1 - 1e-9)))
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(np.concatenate(differences), (tail, 1 - tail))
+    return _consistent(Loss(value, float(low), float(high), (1 + extreme) / (1 + _DRAWS), *changed))
+
+
 def _consistent(loss: Loss) -> Loss:
     """Widen an interval up to 0 if the test does not exclude 0, so that both say the same."""
     if loss.p_value < 1 - CONFIDENCE:

@@ -9,12 +9,10 @@ from functools import cached_property
 from itertools import combinations
 from typing import Any
 
-import numpy as np
-
 from toolchain.errors import InconclusiveError, RegressionError, ToolchainError
 from toolchain.pipeline.evaluate.data import Dataset
 from toolchain.pipeline.evaluate.metrics import Metric, Score
-from toolchain.pipeline.evaluate.paired import CONFIDENCE, Loss, Verdict, compare_answers, compare_scores
+from toolchain.pipeline.evaluate.paired import CONFIDENCE, Loss, Verdict
 
 SCHEMA_VERSION = 1
 REFERENCE, COMPILED, DEVICE = "reference", "compiled", "device"
@@ -31,10 +29,6 @@ class Side:
     digest: str  # SHA-256 of the model, or of the package
     scores: tuple[Score, ...]
     resumed: int = 0  # how many of them an interrupted run had computed
-
-    @property
-    def mean(self) -> float:
-        return float(np.mean([score.value for score in self.scores]))
 
 
 @dataclass(frozen=True)
@@ -55,20 +49,7 @@ class Comparison:
 
 def compare(metric: Metric, first: Side, second: Side) -> Comparison:
     """Return what the second side loses against the first."""
-    if metric.is_answer:
-        values = [np.array([score.value for score in side.scores]) for side in (first, second)]
-        loss = compare_answers(*values)
-    else:
-        loss = compare_scores(np.array(_losses(metric, first, second)))
-    return Comparison(first.name, second.name, loss.scaled(metric.scale))
-
-
-def _losses(metric: Metric, first: Side, second: Side) -> list[float]:
-    """Return the loss of each sample; differences that rounding explains are 0."""
-    return [
-        0.0 if abs(a.value - b.value) <= max(a.rounding, b.rounding) else metric.sign * (a.value - b.value)
-        for a, b in zip(first.scores, second.scores, strict=True)
-    ]
+    return Comparison(first.name, second.name, metric.compare(first.scores, second.scores))
 
 
 @dataclass(frozen=True)
@@ -111,7 +92,7 @@ class Evaluation:
         reference, device = self.side(REFERENCE), self.side(DEVICE)
         changes = [
             Change(index, loss * self.metric.scale)
-            for index, loss in enumerate(_losses(self.metric, reference, device))
+            for index, loss in enumerate(self.metric.losses(reference.scores, device.scores))
             if loss or reference.scores[index].answer != device.scores[index].answer
         ]
         return tuple(sorted(changes, key=lambda change: -change.loss))
@@ -164,8 +145,8 @@ class Evaluation:
             "metric": self.metric.name,
             "unit": self.metric.unit,
             "samples": len(self.dataset.samples),
-            "reference": self.side(REFERENCE).mean * self.metric.scale,
-            "device": self.side(DEVICE).mean * self.metric.scale,
+            "reference": self.metric.total(self.side(REFERENCE).scores),
+            "device": self.metric.total(self.side(DEVICE).scores),
             "loss": loss,
             "most_lost": self.most_lost,
         }
@@ -191,7 +172,7 @@ class Evaluation:
                     "name": side.name,
                     "label": side.label,
                     "sha256": side.digest,
-                    "value": side.mean * self.metric.scale,
+                    "value": self.metric.total(side.scores),
                     "resumed": side.resumed,
                 }
                 for side in self.sides

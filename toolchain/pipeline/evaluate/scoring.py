@@ -19,9 +19,10 @@ from toolchain.device.installed import DeviceRelease
 from toolchain.errors import InputError, VerificationError
 from toolchain.models.series import Series
 from toolchain.pipeline.evaluate import data, functions
+from toolchain.pipeline.evaluate.catalog import open_metric
 from toolchain.pipeline.evaluate.data import Dataset, Reader, Sample
 from toolchain.pipeline.evaluate.functions import UserFunction
-from toolchain.pipeline.evaluate.metrics import Metric, Score, open_metric
+from toolchain.pipeline.evaluate.metrics import Metric, Score
 from toolchain.pipeline.evaluate.result import DEVICE
 from toolchain.tensors import Tensors, TensorSpec
 

@@ -94,7 +94,7 @@ def measure(
         or abs(new_score.value - base_score.value) > max(new_score.rounding, base_score.rounding)
     )
     loss = compare(metric, base, new).loss
-    new_mean, base_mean = (side.mean * metric.scale for side in (new, base))
+    new_mean, base_mean = (metric.total(side.scores) for side in (new, base))
     return Accuracy(metric.name, metric.unit, len(new.scores), new_mean, base_mean, loss, limit.most_lost, changed)
 
 

@@ -9,11 +9,11 @@ from toolchain.pipeline.evaluate.metrics import Score
 def test_complete_lines_are_kept(tmp_path):
     journal = Journal(tmp_path / "journal.jsonl")
     assert journal.read(9) == []
-    journal.append([Score(1.0, "cat"), Score(0.5, "", 1e-6)])
+    journal.append([Score(1.0, "cat"), Score(0.5, "", 1e-6, (3, 4))])
     journal.append([Score(0.0, "dög")])
     with journal.path.open("ab") as stream:
         stream.write(b'{"value": 1.0, "ans')
-    expected = [Score(1.0, "cat"), Score(0.5, "", 1e-6), Score(0.0, "dög")]
+    expected = [Score(1.0, "cat"), Score(0.5, "", 1e-6, (3, 4)), Score(0.0, "dög")]
     assert journal.read(9) == expected
     journal.append([Score(2.0)])
     assert journal.read(9) == [*expected, Score(2.0)], "the torn line is gone"

@@ -8,8 +8,9 @@ from PIL import Image
 
 from toolchain.errors import InputError
 from toolchain.pipeline.evaluate import data, functions
+from toolchain.pipeline.evaluate.catalog import open_metric
 from toolchain.pipeline.evaluate.data import Reader, Target
-from toolchain.pipeline.evaluate.metrics import NOT_A_NUMBER, open_metric
+from toolchain.pipeline.evaluate.metrics import NOT_A_NUMBER
 from toolchain.tensors import TensorSpec
 
 X, Y = TensorSpec("x", (1, 2), "float32"), TensorSpec("y", (1, 6), "float32")
