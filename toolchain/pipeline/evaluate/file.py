@@ -49,11 +49,12 @@ def read(path: Path) -> Requirement:
     Raises:
         InputError: It cannot be read, or a key is wrong.
     """
+    hint = "docs/evaluate.md describes the file and its keys"
+    if not path.is_file():
+        raise InputError(f"there is no file {path}", hint=hint)
     table, faults = validate(_Table, read_table(path), "file of --evaluate")
     if faults:
-        raise InputError(
-            f"{path} is not right", details="\n".join(map(str, faults)), hint="docs/evaluate.md describes its keys"
-        )
+        raise InputError(f"{path} is not right", details="\n".join(map(str, faults)), hint=hint)
     paths = {name: getattr(table, name) for name in ("data", "labels", "model", "compiled")}
     data, labels, model, compiled = (path.parent / value if value else None for value in paths.values())
     return Requirement(
