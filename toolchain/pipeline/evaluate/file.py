@@ -55,10 +55,8 @@ def read(path: Path) -> Requirement:
     table, faults = validate(_Table, read_table(path), "file of --evaluate")
     if faults:
         raise InputError(f"{path} is not right", details="\n".join(map(str, faults)), hint=hint)
-    paths = {name: getattr(table, name) for name in ("data", "labels", "model", "compiled")}
-    data, labels, model, compiled = (path.parent / value if value else None for value in paths.values())
-    return Requirement(
-        SampleRequest(data or path.parent, table.metric, labels, table.preprocess, table.limit),
-        ModelFiles(str(model or ""), str(compiled or "")),
-        table.most_lost,
-    )
+    folder = path.parent
+    labels = folder / table.labels if table.labels else None
+    model, compiled = (str(folder / name) if name else "" for name in (table.model, table.compiled))
+    samples = SampleRequest(folder / table.data, table.metric, labels, table.preprocess, table.limit)
+    return Requirement(samples, ModelFiles(model, compiled), table.most_lost)
