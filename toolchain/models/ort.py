@@ -11,6 +11,7 @@ import importlib
 import os
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx import numpy_helper
 
@@ -52,7 +53,9 @@ class Session(onnxruntime.InferenceSession):  # type: ignore[misc]
             if not protos.is_large(tensor):
                 continue
             array = numpy_helper.to_array(tensor)
-            if str(array.dtype) not in DTYPES:  # which ONNX Runtime takes from numpy
+            # ONNX Runtime takes no other types from numpy. Where it has no kernel in half precision, it converts such
+            # weights first, and then misses their names.
+            if str(array.dtype) not in DTYPES or array.dtype == np.float16:
                 described.CopyFrom(tensor)
                 continue
             # What is said to be in a file, ONNX Runtime takes from the values of the options if they have it.

@@ -104,3 +104,14 @@ def test_a_shared_weight_may_have_any_name(name):
     x = np.ones((2, 200), np.float32)
     (result,) = Session(proto, onnxruntime.SessionOptions()).run(None, {"x": x})
     np.testing.assert_allclose(result, x @ weight, rtol=1e-5)
+
+
+def test_large_half_precision_weights_that_are_converted_first():
+    """ONNX Runtime has no Conv in half precision."""
+    weight = np.random.default_rng(0).random((64, 64, 3, 3)).astype(np.float16)
+    shape = (1, 64, 8, 8)
+    nodes = [node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])]
+    proto = nets.model(nodes, [value("x", shape, "float16")], [value("y", shape, "float16")], {"w": weight})
+    feeds = {"x": np.ones(shape, np.float16)}
+    result = Session(proto, onnxruntime.SessionOptions()).run(["y"], feeds)[0]
+    np.testing.assert_array_equal(result, nets.run(proto, feeds)[0])
