@@ -136,10 +136,6 @@ class Board:
             f"the others run on its {' and '.join(names[1:]) or 'other cores'}, which are slower"
         )
 
-    def in_float16(self, *, half_sums: bool = False) -> Board:
-        """Return the board with layers that compute in half precision, and optionally also sum in it."""
-        return self.with_precision(float16=True, half_sums=half_sums)
-
     def with_precision(self, *, float16: bool = False, half_sums: bool = False, bfloat16: bool = False) -> Board:
         """Return the board with layers in a reduced precision; without one, in that of its file."""
         if not (float16 or bfloat16):

@@ -68,7 +68,7 @@ def compiled(folder, *, half: bool) -> np.ndarray:
     given = inputs.random(model.inputs, 0)
     np.savez(folder / "given.npz", *given.values())
     kind = dataclasses.replace(board.load("opencl-local").resolved(), gpu=G610)
-    backend = Mali(kind.in_float16() if half else kind)
+    backend = Mali(kind.with_precision(float16=True) if half else kind)
     finished = backend.apply_choices(backend.lower(importer.import_model(model).module), {})
     built = tvm.compile(finished, target=backend.target)
     built.export_library(str(folder / "net.so"))

@@ -54,7 +54,7 @@ def compiled(proto: onnx.ModelProto, folder: Path, *, half: bool) -> tvm.IRModul
     given = inputs.random(model.inputs, 0)
     np.savez(folder / _GIVEN, *given.values())
     np.savez(folder / _WANTED, *nets.run(proto, given))
-    backend = Mali(_KIND.in_float16() if half else _KIND)
+    backend = Mali(_KIND.with_precision(float16=True) if half else _KIND)
     finished = backend.apply_choices(backend.lower(importer.import_model(model).module), {})
     tvm.compile(finished, target=backend.target).export_library(str(folder / _LIBRARY))
     return finished

@@ -221,7 +221,7 @@ _CASES = [
     ),
     ("labels as data", "evaluate current --metric top1 --data {w}/labels.txt", 2, r"labels\.txt is not a data set"),
     ("a gate of a network", "gate zoo:mlp --base current", 2, r"toolchain build zoo:mlp -o FOLDER"),
-    ("an accuracy without data", "gate current --base 1 --accuracy 1 --metric top1", 2, r"--accuracy needs --data"),
+    ("an accuracy without data", "gate current --base 1 --accuracy 1 --metric top1", 2, r"--metric needs --data"),
     ("data without an accuracy", "gate current --base 1 --data .", 2, r"--data has no effect without --accuracy"),
     (
         "a roll-out of a model",

@@ -14,6 +14,7 @@ from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather, option, record, same
 from toolchain.cli.registry import RegistryOptions
 from toolchain.cli.reports import JUNIT, PAGE, json_kind, write_reports
+from toolchain.cli.samples import METRICS, SampleOptions
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class EvaluateOptions:
         "--metric",
         metavar="METRIC",
         required=True,
-        help="What to compare: top1, top5, miou, cosine, mse, or module:function for a function of your own project.",
+        help=f"What to compare: {METRICS}.",
     )
     model: Path | None = option(
         "--model",
@@ -42,18 +43,9 @@ class EvaluateOptions:
         type=common.PATH,
         help="The file that the package was built from, if it is another one (int8): ONNX Runtime runs it, too.",
     )
-    labels: Path | None = option(
-        "--labels", type=common.PATH, help="File of class names, one on each line, in the order of the outputs."
-    )
-    preprocess: str = option(
-        "--preprocess",
-        default="",
-        metavar="MODULE:FUNCTION",
-        help="Function of your project that reads a sample's file. Default: pictures as `run --image` does.",
-    )
-    limit: int | None = option(
-        "--limit", type=click.IntRange(min=1), help="Use N samples, spread evenly over the data. Default: all."
-    )
+    labels: Path | None = same(SampleOptions, "labels")
+    preprocess: str = same(SampleOptions, "preprocess")
+    limit: int | None = same(SampleOptions, "limit")
     most_lost: float | None = option(
         "--most-lost",
         metavar="POINTS",

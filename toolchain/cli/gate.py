@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import common, connection, declare, values
+from toolchain.cli import common, connection, declare, helptext, values
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
-from toolchain.cli.evaluate import EvaluateOptions
 from toolchain.cli.gathering import gather, option, record, same
 from toolchain.cli.registry import RegistryOptions
 from toolchain.cli.reports import JUNIT, PAGE, json_kind, write_reports
+from toolchain.cli.samples import SampleOptions
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
@@ -122,15 +122,10 @@ class GateOptions:
         "--accuracy",
         metavar="LIMIT",
         type=values.Limit(min=0.0),
+        subject=helptext.ACCURACY,
         help="Also run NEW and OLD on --data: NEW may lose at most LIMIT, in the unit of --metric, at 99 % confidence.",
     )
-    data: Path | None = option("--data", type=common.PATH, help="Samples for --accuracy, as for `evaluate`.")
-    metric: str | None = option(
-        "--metric", metavar="METRIC", help="Metric for --accuracy: top1, top5, miou, cosine, mse, or module:function."
-    )
-    labels: Path | None = same(EvaluateOptions, "labels")
-    preprocess: str = same(EvaluateOptions, "preprocess")
-    limit: int | None = same(EvaluateOptions, "limit")
+    samples: SampleOptions = record(SampleOptions)
     allow_emulated: bool = option(
         "--allow-emulated", is_flag=True, help="Allow an emulated device; results are marked as emulated."
     )
@@ -167,20 +162,15 @@ class GateOptions:
 
     def _accuracy_limit(self) -> AccuracyLimit | None:
         if self.accuracy is None:
-            words = ("--data", "--metric", "--labels", "--preprocess", "--limit")
-            values_of = (self.data, self.metric, self.labels, self.preprocess, self.limit)
-            if names := [word for word, value in zip(words, values_of, strict=True) if value]:
+            if names := self.samples.names:
                 raise InputError(f"{names[0]} has no effect without --accuracy", hint="add --accuracy LIMIT")
             return None
-        if not self.data or not self.metric:
-            raise InputError(
-                f"--accuracy needs {'--metric' if self.data else '--data'}",
-                hint="for example: --accuracy 0.5 --data pictures/ --metric top1",
-            )
-        from toolchain.pipeline.evaluate import SampleRequest
+        request = self.samples.request()
+        if not request:
+            hint = "for example: --accuracy 0.5 --data pictures/ --metric top1"
+            raise InputError("--accuracy needs --metric and --data", hint=hint)
         from toolchain.pipeline.gate.accuracy import AccuracyLimit
 
-        request = SampleRequest(self.data, self.metric, self.labels, self.preprocess, self.limit)
         return AccuracyLimit(request.open(), self.accuracy)
 
     def write(self, outcome: Gate) -> Result:

@@ -23,7 +23,7 @@ _SUBJECTS = {
     DEVICE: "--board --host --place --devices --root --identity --ssh-config --known-hosts --wait",
     FLEET: "--fleet --inventory --board-var",
     ROLLOUT: "--waves --parallel --stop-after --success-threshold --roll-back --state",
-    LIMITS: "--base --least --worst --confidence --peak-memory --load-time --package-size --accuracy --retrained"
+    LIMITS: "--base --least --worst --confidence --peak-memory --load-time --package-size --retrained"
     " --allow-emulated --metric --most-lost",
     QUANTIZATION: "--calibration --method --exclude",
     ACCURACY: "--min-snr",

@@ -11,9 +11,9 @@ import click
 
 from toolchain.cli import common, declare, helptext, values
 from toolchain.cli.console import Console, Result
-from toolchain.cli.evaluate import EvaluateOptions
-from toolchain.cli.gathering import gather, option, record, same
+from toolchain.cli.gathering import gather, option, record
 from toolchain.cli.reports import json_kind
+from toolchain.cli.samples import SampleOptions
 from toolchain.errors import InputError
 from toolchain.report import Table
 
@@ -49,32 +49,13 @@ class AccuracyOptions:
         type=values.Limit(min=0.0),
         help="Keep layers float until the outputs have a signal-to-noise ratio of DB. Needs no labels.",
     )
-    metric: str | None = option(
-        "--metric",
-        metavar="METRIC",
-        subject=helptext.ACCURACY,
-        help="Metric of --budget: top1, top5, miou, cosine, mse, or module:function, as for `evaluate`.",
-    )
-    data: Path | None = option(
-        "--data", type=common.PATH, subject=helptext.ACCURACY, help="Samples with labels for the metric."
-    )
-    labels: Path | None = same(EvaluateOptions, "labels")
-    preprocess: str = same(EvaluateOptions, "preprocess")
-    limit: int | None = same(EvaluateOptions, "limit")
+    samples: SampleOptions = record(SampleOptions)
 
     @property
     def names(self) -> list[str]:
         """Names of the options that are set."""
-        options = {
-            "--budget": self.most_lost is not None,
-            "--min-snr": self.least_snr_db is not None,
-            "--metric": self.metric,
-            "--data": self.data,
-            "--labels": self.labels,
-            "--preprocess": self.preprocess,
-            "--limit": self.limit,
-        }
-        return [name for name, is_set in options.items() if is_set]
+        limits = {"--budget": self.most_lost, "--min-snr": self.least_snr_db}
+        return [*(name for name, limit in limits.items() if limit is not None), *self.samples.names]
 
     def labelled(self) -> SampleRequest | None:
         """Return the metric with its data; None without.
@@ -82,22 +63,15 @@ class AccuracyOptions:
         Raises:
             InputError: The options cannot be combined, or one of them needs another one.
         """
-        from toolchain.pipeline.evaluate import SampleRequest
-
         if self.most_lost is not None and self.least_snr_db is not None:
             raise InputError("--budget and --min-snr cannot be combined", hint="leave one of them out")
-        if self.data and self.metric:
-            return SampleRequest(self.data, self.metric, self.labels, self.preprocess, self.limit)
-        if self.metric:
-            raise InputError("--metric needs --data", hint="pass samples with labels: --data FOLDER")
-        if self.most_lost is not None:
+        request = self.samples.request()
+        if self.most_lost is not None and not request:
             raise InputError(
                 "--budget needs --metric and --data",
                 hint="for example --metric top1 --data FOLDER; without labels, use --min-snr DB",
             )
-        if others := [name for name in self.names if name != "--min-snr"]:
-            raise InputError(f"{others[0]} needs --metric", hint="add --metric top1, or another one of `evaluate`")
-        return None
+        return request
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from toolchain.progress import Stages, stage
 from toolchain.tensors import Tensors
 
 if TYPE_CHECKING:
-    from toolchain.pipeline.evaluate import Evaluation, Requirement, Samples
+    from toolchain.pipeline.evaluate import Evaluation, Prepared, Requirement
 
 Connect = Callable[[], AbstractContextManager[ConnectedDevice]]
 
@@ -55,8 +55,8 @@ def deploy_model(job: Job) -> Report:
     Raises:
         ToolchainError: With its cause; the device keeps the release that it had, unless only the measurement failed.
     """
-    source, stages, settings = job.source, job.source.stages, job.settings
-    own_samples = job.requirement.samples.open() if job.requirement else None
+    source, stages, requirement = job.source, job.source.stages, job.requirement
+    own_samples = requirement.samples.open() if requirement else None
     with temporary.folder() as scratch, contextlib.ExitStack() as stack:
         folder = job.folder or Path(scratch) / "bundle"
         # Records that the build will use may be made only now, by tuning.
@@ -65,38 +65,36 @@ def deploy_model(job: Job) -> Report:
         if job.tune:
             job.tune()
         bundle, runner = obtain_with_runner(source, folder, checked)
-        evaluations: list[Evaluation] = []
-        if job.requirement and own_samples:
-            accept = _evaluator(job.requirement, own_samples, bundle.manifest, stages, evaluations)
-            settings = replace(settings, accept=accept)
+        acceptance = None
+        if requirement and own_samples:
+            from toolchain.pipeline import evaluate  # noqa: PLC0415 - a second of statistics, which few deploys need
+
+            with stages.timed("reference"):
+                prepared = evaluate.prepare(own_samples, requirement.files, bundle.manifest, stages.tell)
+            acceptance = _Acceptance(prepared, requirement.most_lost, stages)
         with stages.timed("connect"):
             device = stack.enter_context(job.connect())
+        settings = replace(job.settings, accept=acceptance)
         report = deploy_bundle(bundle, runner, device, settings, stages, source.own_inputs)
-        report = replace(report, evaluation=evaluations[0] if evaluations else None)
-        return replace(report, warnings=job.warnings(device, report.facts))
+        evaluation = acceptance.evaluation if acceptance else None
+        return replace(report, warnings=job.warnings(device, report.facts), evaluation=evaluation)
 
 
-def _evaluator(
-    requirement: Requirement, samples: Samples, manifest: Manifest, stages: Stages, evaluations: list[Evaluation]
-) -> Callable[[DeviceRelease], None]:
-    """Run the user's samples in ONNX Runtime; return what runs them on the device, and refuses a release there.
+@dataclass
+class _Acceptance:
+    """Runs the user's samples before a release becomes current, and refuses one that loses too much."""
 
-    The evaluation is appended to `evaluations`.
-    """
-    from toolchain.pipeline import evaluate  # noqa: PLC0415 - a second of statistics, which few deploys need
+    prepared: Prepared
+    most_lost: float
+    stages: Stages
+    evaluation: Evaluation | None = None  # once the device has run them
 
-    with stages.timed("reference"):
-        prepared = evaluate.prepare(samples, requirement.files, manifest, stages.tell)
-
-    def accept(release: DeviceRelease) -> None:
-        with stages.timed("evaluation"):
-            evaluation = prepared.finish(release, manifest.name, requirement.most_lost, installed=True)
-        if fault := evaluation.fault():
+    def __call__(self, release: DeviceRelease) -> None:
+        with self.stages.timed("evaluation"):
+            self.evaluation = self.prepared.finish(release, release.manifest.name, self.most_lost, installed=True)
+        if fault := self.evaluation.fault():
             hint = f"the device keeps its previous release; {fault.hint}"
             raise type(fault)(fault.message, details=fault.details, hint=hint)
-        evaluations.append(evaluation)
-
-    return accept
 
 
 def obtain_with_runner(

@@ -294,7 +294,7 @@ def _hardware(job: _Job) -> Figures:
 def _float16(job: _Job, network: str) -> Figures:
     if not job.has_float16:
         return {"left out": "the device does not compute in half precision, or does not report it"}
-    return _deploy(job, network, job.request.board.in_float16())
+    return _deploy(job, network, job.request.board.with_precision(float16=True))
 
 
 def _deploy(job: _Job, network: str, board: Board | None = None) -> Figures:

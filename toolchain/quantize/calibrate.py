@@ -25,8 +25,18 @@ from toolchain.tensors import Tensors
 _FATAL_ONLY = 4
 
 
+def session_options(*, optimized: bool) -> Any:
+    """Return options of ONNX Runtime for one thread: with several, the order of additions depends on the machine."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = _FATAL_ONLY
+    levels = onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimized else levels.ORT_DISABLE_ALL
+    return options
+
+
 class Probe:
-    """One network, ready to run. One thread, so that sums are always added up in one order.
+    """One network, ready to run on one thread.
 
     Args:
         proto: The network.
@@ -37,18 +47,12 @@ class Probe:
     def __init__(self, proto: onnx.ModelProto, tensors: Sequence[str], *, optimized: bool = True) -> None:
         self._inputs = {value.name for value in proto.graph.input}
         self._tensors = [name for name in dict.fromkeys(tensors) if name not in self._inputs]
-        options = onnxruntime.SessionOptions()
-        # With several threads, the order of additions depends on the machine.
-        options.intra_op_num_threads = 1
-        options.log_severity_level = _FATAL_ONLY
-        levels = onnxruntime.GraphOptimizationLevel
-        options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimized else levels.ORT_DISABLE_ALL
         outputs = {value.name for value in proto.graph.output}
         probed = onnx.ModelProto()
         probed.CopyFrom(proto)
         probed.graph.output.extend(onnx.ValueInfoProto(name=name) for name in self._tensors if name not in outputs)
         try:
-            self._session = Session(probed, options)
+            self._session = Session(probed, session_options(optimized=optimized))
         except Exception as fault:  # its exceptions share no base class of their own
             raise _error(fault) from fault
 

@@ -15,7 +15,6 @@ import logging
 import warnings
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,7 @@ from toolchain.models.source import SourceModel
 from toolchain.progress import Progress, Step
 from toolchain.quantize import graph as quantize_graph
 from toolchain.quantize import strip
+from toolchain.quantize.calibrate import session_options
 from toolchain.quantize.graph import Graph, title
 from toolchain.quantize.unround import unround
 from toolchain.tensors import Tensors
@@ -44,7 +44,6 @@ _BETWEEN = _ACTIVATIONS | {
 }  # fmt: skip
 _MARK = "edge-toolchain.quantized"  # key of a model's metadata
 _BIAS = 2  # index among the inputs of a layer
-_FATAL_ONLY = 4
 
 
 @dataclass(frozen=True)
@@ -220,7 +219,9 @@ def calibrate(network: FloatNetwork, samples: Sequence[Tensors], method: str, te
                     augmented_model_path=str(augmented),
                     calibrate_method=tools.CalibrationMethod[CALIBRATORS[method]],
                 )
-                calibrator.infer_session = _session(augmented)
+                calibrator.infer_session = onnxruntime.InferenceSession(
+                    str(augmented), session_options(optimized=False), providers=["CPUExecutionProvider"]
+                )
             for number, sample in enumerate(samples):
                 interrupts.check()
                 tell(Step("measuring the ranges of activations", number, len(samples), "samples"))
@@ -251,15 +252,6 @@ class _OneSample:
 
     def get_next(self) -> dict[str, Any] | None:
         return self._samples.pop() if self._samples else None
-
-
-def _session(path: Path) -> Any:
-    # With several threads, the order of additions depends on the machine.
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = _FATAL_ONLY
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
 @contextlib.contextmanager

@@ -116,7 +116,7 @@ def test_the_graph_of_a_bundle_is_that_of_its_board(tiny, native):
         compiler.load_graph(tiny.folder, board.load("rk3588").resolved())
     for half_sums, word in ((False, "--float16"), (True, "--half-sums")):
         with pytest.raises(InputError, match=f"was not built with {word}"):
-            compiler.load_graph(tiny.folder, native.in_float16(half_sums=half_sums))
+            compiler.load_graph(tiny.folder, native.with_precision(float16=True, half_sums=half_sums))
 
 
 def test_a_folder_with_something_else_is_left_alone(native, tmp_path):

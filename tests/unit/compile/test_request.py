@@ -71,7 +71,7 @@ def test_the_command_that_makes_it_again(model, options, words):
 def test_half_precision_is_part_of_the_command():
     kind = board.load("rk3588").resolved()
     for half_sums, option in ((False, "--float16"), (True, "--half-sums")):
-        made = BuildRequest(MLP, kind.in_float16(half_sums=half_sums)).command("mlp")
+        made = BuildRequest(MLP, kind.with_precision(float16=True, half_sums=half_sums)).command("mlp")
         assert made.split()[-3:] == [option, "--seed", "3"]
 
 

@@ -37,7 +37,7 @@ def dense(folder, kind, weights=None):
 
 @pytest.mark.parametrize("sums", [False, True])
 def test_the_difference_of_each_output_is_in_the_manifest_and_told(tmp_path, sums):
-    made, told = dense(tmp_path, LOCAL.in_float16(half_sums=sums))
+    made, told = dense(tmp_path, LOCAL.with_precision(float16=True, half_sums=sums))
     half = bundle.load(made.folder).manifest.half
     assert half.inputs == "random numbers of seed 5"
     assert half.reference.startswith("onnxruntime")
@@ -89,7 +89,7 @@ def test_sums_that_cancel_are_beyond_the_limit_and_the_build_ends_so(tmp_path):
     weights = RANDOM.standard_normal((8, 16, 3, 3)).astype(np.float32)
     nodes = [nets.node("Concat", ["x", "x"], ["c"], axis=1), nets.node("Conv", ["c", "w"], ["y"])]
     held = {"w": np.concatenate([weights, 1e-3 - weights], axis=1)}
-    made, told = built(nodes, (1, 16, 6, 6), held, tmp_path, LOCAL.in_float16(half_sums=True))
+    made, told = built(nodes, (1, 16, 6, 6), held, tmp_path, LOCAL.with_precision(float16=True, half_sums=True))
     (one,) = made.manifest.half.outputs
     assert not one.ok
     assert one.max_rel > 0.02
@@ -101,7 +101,7 @@ def test_sums_that_cancel_are_beyond_the_limit_and_the_build_ends_so(tmp_path):
 
 
 def test_what_overflows_is_said_to_be_no_number(tmp_path):
-    made, told = dense(tmp_path, LOCAL.in_float16(), np.full((48, 10), 1e30, np.float32))
+    made, told = dense(tmp_path, LOCAL.with_precision(float16=True), np.full((48, 10), 1e30, np.float32))
     (one,) = made.manifest.half.outputs
     assert (one.max_rel, one.ok) == (None, False)
     assert "y not finite" in told
@@ -111,7 +111,7 @@ def test_what_overflows_is_said_to_be_no_number(tmp_path):
 def test_what_cannot_be_computed_here_is_said_to_be_unknown(tmp_path):
     nodes = [nets.node("ScatterND", ["x", "places", "given"], ["y"])]
     held = {"places": np.array([[1], [1]], np.int64), "given": np.ones((2, 50), np.float32)}
-    made, told = built(nodes, (4, 50), held, tmp_path, LOCAL.in_float16())
+    made, told = built(nodes, (4, 50), held, tmp_path, LOCAL.with_precision(float16=True))
     half = made.manifest.half
     assert (half.outputs, half.ok) == ((), True)
     assert "scatter_nd is written for work-items" in half.obstacle

@@ -81,7 +81,7 @@ def test_limits_without_sense_are_clamped():
 
 
 def test_half_precision_needs_a_device_that_has_it():
-    half = RK3399.in_float16()
+    half = RK3399.with_precision(float16=True)
     with pytest.raises(VerificationError, match="Mali-T860 does not compute in half precision") as caught:
         check(half, found_with(T860), "rk-1", emulated=False)
     assert caught.value.hint == "leave --float16 out"

@@ -4,18 +4,18 @@ from toolchain.pipeline.evaluate.catalog import NAMES
 from toolchain.pipeline.evaluate.file import Requirement
 from toolchain.pipeline.evaluate.file import read as read_requirement
 from toolchain.pipeline.evaluate.result import Evaluation
-from toolchain.pipeline.evaluate.scoring import SampleRequest, Samples
+from toolchain.pipeline.evaluate.scoring import LabelledSamples, SampleRequest
 from toolchain.pipeline.evaluate.session import EvaluationRequest, ModelFiles, Prepared, evaluate, prepare
 
 __all__ = [
     "NAMES",
     "Evaluation",
     "EvaluationRequest",
+    "LabelledSamples",
     "ModelFiles",
     "Prepared",
     "Requirement",
     "SampleRequest",
-    "Samples",
     "evaluate",
     "prepare",
     "read_requirement",

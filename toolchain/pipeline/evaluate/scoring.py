@@ -37,7 +37,7 @@ class SampleRequest:
     preprocess: str = ""  # module:function
     limit: int | None = None
 
-    def open(self) -> Samples:
+    def open(self) -> LabelledSamples:
         """Read the list of samples, and load the functions of the user's project.
 
         Raises:
@@ -45,11 +45,11 @@ class SampleRequest:
         """
         dataset = data.read(self.data).limited(self.limit)
         metric = open_metric(self.metric, dataset, self.labels)
-        return Samples(dataset, metric, functions.load(self.preprocess) if self.preprocess else None)
+        return LabelledSamples(dataset, metric, functions.load(self.preprocess) if self.preprocess else None)
 
 
 @dataclass(frozen=True)
-class Samples:
+class LabelledSamples:
     dataset: Dataset
     metric: Metric
     preprocess: UserFunction | None = None

@@ -18,7 +18,7 @@ from toolchain.pipeline import ab
 from toolchain.pipeline.evaluate.data import Sample
 from toolchain.pipeline.evaluate.journal import Journal
 from toolchain.pipeline.evaluate.result import COMPILED, DEVICE, REFERENCE, Evaluation, Side
-from toolchain.pipeline.evaluate.scoring import SampleRequest, Samples, Scoring, outputs_of_model
+from toolchain.pipeline.evaluate.scoring import LabelledSamples, SampleRequest, Scoring, outputs_of_model
 from toolchain.progress import Progress, Step
 
 _PIECE = 64  # samples that ONNX Runtime computes between two entries in the journal
@@ -103,7 +103,7 @@ class Prepared:
         )
 
 
-def prepare(samples: Samples, files: ModelFiles, manifest: Manifest, progress: Progress) -> Prepared:
+def prepare(samples: LabelledSamples, files: ModelFiles, manifest: Manifest, progress: Progress) -> Prepared:
     """Check that a release and its model fit the samples, and run them in ONNX Runtime.
 
     Raises:

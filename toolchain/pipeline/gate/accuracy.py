@@ -10,7 +10,7 @@ from toolchain.device.installed import DeviceRelease
 from toolchain.pipeline.evaluate.metrics import Score
 from toolchain.pipeline.evaluate.paired import CONFIDENCE, Loss
 from toolchain.pipeline.evaluate.result import Side, compare
-from toolchain.pipeline.evaluate.scoring import Samples, Scoring
+from toolchain.pipeline.evaluate.scoring import LabelledSamples, Scoring
 from toolchain.pipeline.gate.result import ACCURACY
 from toolchain.progress import Progress, Step
 from toolchain.stats import Verdict
@@ -22,7 +22,7 @@ _MAX_CHANGED = 100  # names in a report
 class AccuracyLimit:
     """Samples, and what a new release may lose on them, in the unit of their metric."""
 
-    samples: Samples
+    samples: LabelledSamples
     most_lost: float
 
 

@@ -300,7 +300,7 @@ def test_a_tuned_kernel_keeps_its_schedule(tmp_path):
 
 def test_it_computes_in_half_precision_and_accumulates_in_single(tmp_path):
     proto = net([node("Conv", ["x", "w"], ["c"]), node("Relu", ["c"], ["y"])], (1, 8, 8, 8), {"w": weights(8, 8, 1, 1)})
-    code = sources(compiled(proto, tmp_path, KIND.in_float16())[1])
+    code = sources(compiled(proto, tmp_path, KIND.with_precision(float16=True))[1])
     assert "#pragma OPENCL EXTENSION cl_khr_fp16 : enable" in code
     assert re.search(r"__global half\* restrict", code)
     assert "float4 conv2d_nhwc" in code

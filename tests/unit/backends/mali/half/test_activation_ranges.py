@@ -116,9 +116,12 @@ def test_powers_bring_the_greatest_near_sixteen(magnitude, power):
 def test_only_sums_in_half_precision_want_it(tmp_path):
     module, kind, lines = imported(tmp_path, 1e-3), board.load("rk3588").resolved(), []
     sample = {"x": RANDOM.standard_normal((1, 4, 6, 6)).astype(np.float32)}
-    assert Mali(kind.in_float16()).rescale_for_half(module, lambda: [sample], lines.append) is module
+    assert Mali(kind.with_precision(float16=True)).rescale_for_half(module, lambda: [sample], lines.append) is module
     assert lines == []
-    assert Mali(kind.in_float16(half_sums=True)).rescale_for_half(module, lambda: [sample], lines.append) is not module
+    assert (
+        Mali(kind.with_precision(float16=True, half_sums=True)).rescale_for_half(module, lambda: [sample], lines.append)
+        is not module
+    )
     assert [line.partition(": input scaled up")[0] for line in lines] == [
         "layer 2 (conv2d, weights 8x8x1x1)",
         "layer 3 (conv2d, weights 8x8x1x1)",

@@ -17,7 +17,7 @@ from toolchain.backends.mali.half import blocks
 from toolchain.backends.mali.half.weight_scales import LIMIT, PRODUCTS, ROUNDED, greatest_sums, scaling_exponents
 from toolchain.models import importer, source
 
-KIND = board.load("opencl-local").resolved().in_float16(half_sums=True)
+KIND = board.load("opencl-local").resolved().with_precision(float16=True, half_sums=True)
 RANDOM = np.random.default_rng(0)
 
 
@@ -111,7 +111,7 @@ def test_who_asked_for_it_is_told_what_sums_in_half(tmp_path):
 
 
 def test_nothing_sums_in_half_unless_it_is_asked_for(tmp_path):
-    backend, lowered = compiled(board.load("opencl-local").resolved().in_float16(), tmp_path)
+    backend, lowered = compiled(board.load("opencl-local").resolved().with_precision(float16=True), tmp_path)
     finished = backend.apply_choices(lowered, {})
     assert backend.remarks(finished) == ()
     assert blocks.MARK not in str(lowered)

@@ -51,7 +51,7 @@ def test_halves_are_rounded_and_singles_are_not(tmp_path):
     shape, nodes, weight = CASES["dense"]
     off = {}
     for sums in (False, True):
-        mine, theirs = computed(nodes, shape, weight, tmp_path, LOCAL.in_float16(half_sums=sums))
+        mine, theirs = computed(nodes, shape, weight, tmp_path, LOCAL.with_precision(float16=True, half_sums=sums))
         off[sums] = np.abs(mine - theirs).max() / np.abs(theirs).max()
     assert 1e-5 < off[False] < 1e-3  # the inputs are rounded
     assert off[False] < off[True] < 1e-2  # and each sum

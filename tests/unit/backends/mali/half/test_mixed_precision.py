@@ -13,7 +13,7 @@ from toolchain import board
 from toolchain.backends.mali.backend import Mali
 from toolchain.models import importer, source
 
-KIND = board.load("rk3588").resolved().in_float16()
+KIND = board.load("rk3588").resolved().with_precision(float16=True)
 CPU = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64"})
 RANDOM = np.random.default_rng(0)
 
@@ -167,7 +167,7 @@ def test_outputs_may_be_greater_than_half_precision_holds(name, sums, tmp_path):
     (expected,) = nets.run(draft, {"x": array})
     proto = nets.model(NETWORKS[name], [value("x", array.shape)], [value("y", expected.shape)], used)
     imported = importer.import_model(source.load(nets.save(proto, tmp_path)))
-    lowered = Mali(BOARD.in_float16(half_sums=sums)).lower(imported.module)
+    lowered = Mali(BOARD.with_precision(float16=True, half_sums=sums)).lower(imported.module)
     result = relax.VirtualMachine(tvm.compile(lowered, target=CPU), tvm.cpu())["main"](tvm.runtime.tensor(array))
     array_ = (result if hasattr(result, "numpy") else result[0]).numpy()
     assert np.abs(expected).max() > 1e5

@@ -34,7 +34,7 @@ def test_layers_in_groups_and_half_precision_stay_on_floats(tmp_path):
     initializers = {"w": qdq_nets.weights(16, 4, 3, 3)}
     proto = qdq_nets.floating([node("Conv", ["x", "w"], ["y"], group=4)], (1, 16, 6, 6), initializers)
     assert layers(proto, tmp_path) == 0
-    half = lowered(qdq_nets.quantized(qdq_nets.residual(), tmp_path), tmp_path, KIND.in_float16())
+    half = lowered(qdq_nets.quantized(qdq_nets.residual(), tmp_path), tmp_path, KIND.with_precision(float16=True))
     assert not [name for name in half if "int8" in name]
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import tvm
 from tvm import tirx
 from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 
@@ -95,8 +94,7 @@ def with_definitions(function: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc
         return function
     texts = {name: item.arm64 if machine.dot == "smull" else item.arm32 for name, item in _FUNCTIONS.items()}
     text = "".join(item.define(f"{_NAME}_{name}", texts[name]) for name, item in _FUNCTIONS.items() if texts[name])
-    imported = tvm.ir.StringImm(text)
-    return function.with_body(tirx.AttrStmt(tirx.const(0, "int32"), "pragma_import_llvm", imported, function.body))
+    return emit.with_llvm(function, text)
 
 
 def _call(dtype: str, name: str, *operands: Expr) -> Expr:
