@@ -26,7 +26,7 @@ class Activation:
         height: Rows.
         width: Columns.
         lanes: Channels of a block; 1 for a plain NCHW tensor.
-        first: First block in the buffer.
+        first: First block in the buffer; a variable in a kernel that is called for several.
         held: Blocks of the buffer; 0 if there are no others.
         dtype: Element type.
     """
@@ -36,7 +36,7 @@ class Activation:
     height: int
     width: int
     lanes: int
-    first: int = 0
+    first: Any = 0
     held: int = 0
     dtype: str = "float32"
 
@@ -394,6 +394,11 @@ def _value(name: str, value: Any) -> Any:
             PostOp(op["kind"], tuple(op["values"]), Activation(**op["other"]) if op["other"] else None) for op in value
         )
     return tuple(value) if isinstance(value, list) else value
+
+
+def at_block(layer: Layer, first: Any) -> Layer:
+    """Return a layer whose result begins at another block of its buffer; one on images, others stay as they are."""
+    return replace(layer, out=replace(layer.out, first=first)) if isinstance(layer, ImageLayer) else layer
 
 
 def task_of(layer: Layer) -> Layer:

@@ -7,7 +7,9 @@ each kernel reads them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -21,13 +23,14 @@ from toolchain.backends.cpu.graph.rewriting import ENTRY, with_blocks, with_func
 from toolchain.backends.cpu.graph.stand_ins import StandIns, mark_recurrences, name
 from toolchain.backends.cpu.graph.write import BlockWriter
 from toolchain.backends.cpu.kernels import Choice
-from toolchain.backends.cpu.layers import Conv, Dense, Layer, from_json, task_of, to_json
+from toolchain.backends.cpu.layers import Conv, Dense, ImageLayer, Layer, at_block, from_json, task_of, to_json
 from toolchain.backends.cpu.machine import Machine
 from toolchain.backends.graph import patterns
 from toolchain.backends.graph.kernels import as_opaque
 from toolchain.backends.graph.values import read
 from toolchain.models.converters.sequence.recurrence import Recurrence
 
+_PLACE_DTYPE = "int32"
 _CALLS = {"relax.call_tir": 0, "relax.call_tir_inplace": 1}
 
 
@@ -99,6 +102,15 @@ def emit_kernels(module: tvm.IRModule, machine: Machine, choose: Callable[[Layer
     return _without_uncalled(with_main(builder.get(), main))
 
 
+@dataclass(frozen=True)
+class _Kernel:
+    """A function of the module, the layer that it computes, and how."""
+
+    variable: Any
+    layer: Layer
+    choice: Choice
+
+
 class _KernelEmitter:
     def __init__(
         self,
@@ -107,8 +119,10 @@ class _KernelEmitter:
         choose: Callable[[Layer], Choice],
         waiting: Mapping[Any, str],
     ) -> None:
-        self._builder, self._machine, self._choose, self._waiting = builder, machine, choose, waiting
-        self._made: dict[str, tuple[Any, Layer, Choice]] = {}
+        self._builder, self._machine, self._choose = builder, machine, choose
+        self._waiting = {variable: from_json(exact) for variable, exact in waiting.items()}
+        self._moving = _moving(self._waiting.values())
+        self._kernels: dict[Layer, _Kernel] = {}
         self._packed: dict[tuple[Any, Any], Any] = {}
 
     def block(self, block: Any) -> Any:
@@ -122,25 +136,45 @@ class _KernelEmitter:
             return binding
         if call.args[0] not in self._waiting:
             return binding
-        kernel, layer, choice = self._kernel(self._waiting[call.args[0]])
+        layer = self._waiting[call.args[0]]
+        kernel = self._kernel(layer)
         arguments = list(call.args[1].fields)
         if isinstance(layer, (Conv, Dense, Recurrence)):
-            arguments[1] = self._weights(arguments[1], layer, choice)
-        return relax.VarBinding(
-            binding.var, relax.Call(call.op, [kernel, relax.Tuple(arguments)], call.attrs, call.ty_args)
+            arguments[1] = self._weights(arguments[1], layer, kernel.choice)
+        return relax.VarBinding(binding.var, self._call(call, kernel, arguments, layer))
+
+    def _call(self, call: Any, kernel: _Kernel, arguments: list[Any], layer: Layer) -> Any:
+        """Return the call of a kernel in the place of its stand-in's; a kernel for several places takes this one."""
+        place = []
+        if isinstance(layer, ImageLayer) and kernel.layer in self._moving:
+            place = [tirx.IntImm(_PLACE_DTYPE, layer.out.first)]
+        if call.op.name == "relax.call_tir":
+            return relax.op.call_tir(kernel.variable, relax.Tuple([*arguments, *place]), list(call.ty_args))
+        *inputs, buffer = arguments
+        written = len(inputs) + len(place)
+        return relax.op.call_tir_inplace(
+            kernel.variable, relax.Tuple([*inputs, *place, buffer]), written, list(call.ty_args)
         )
 
-    def _kernel(self, exact: str) -> tuple[Any, Layer, Choice]:
-        # The same layer with the same placement is one function, however often the network calls it.
-        if exact not in self._made:
-            layer = from_json(exact)
+    def _kernel(self, layer: Layer) -> _Kernel:
+        """Return the one function for a layer, however often the network calls it, and for all its places."""
+        movable = at_block(layer, 0)
+        layer = movable if movable in self._moving else layer
+        if layer not in self._kernels:
             choice = self._choose(layer)
-            function = templates.kernel(layer, self._machine, choice)
             # The names are in graph.txt and in profiles.
             prefix = SPARSE if choice.template.startswith("sparse") else ""
-            variable = self._builder.add_func(as_opaque(function, {}), prefix + name(layer))
-            self._made[exact] = variable, layer, choice
-        return self._made[exact]
+            variable = self._builder.add_func(self._function(layer, choice), prefix + name(layer))
+            self._kernels[layer] = _Kernel(variable, layer, choice)
+        return self._kernels[layer]
+
+    def _function(self, layer: Layer, choice: Choice) -> tirx.PrimFunc:
+        if layer not in self._moving:
+            return as_opaque(templates.kernel(layer, self._machine, choice), {})
+        place = tirx.Var("first", _PLACE_DTYPE)
+        function = as_opaque(templates.kernel(at_block(layer, place), self._machine, choice), {})
+        *inputs, result = function.params
+        return tirx.PrimFunc([*inputs, place, result], function.body, function.ret_type, function.attrs)
 
     def _weights(self, constant: Any, layer: Conv | Dense | Recurrence, choice: Choice) -> Any:
         # Layers that differ only in where their tensors lie read the same packed weights.
@@ -149,3 +183,12 @@ class _KernelEmitter:
             packed = templates.pack(layer, self._machine, choice, constant.value.numpy())
             self._packed[key] = relax.const(tvm.runtime.tensor(packed), str(packed.dtype))
         return self._packed[key]
+
+
+def _moving(layers: Iterable[Layer]) -> frozenset[Layer]:
+    """Return the layers, at their first block, that write to several places of a buffer: one kernel computes each.
+
+    The 58 convolutions of 3x3 in DenseNet-121 are four such layers, and LLVM takes a second for a kernel.
+    """
+    places = Counter(at_block(layer, 0) for layer in layers if isinstance(layer, ImageLayer))
+    return frozenset(layer for layer, count in places.items() if count > 1)

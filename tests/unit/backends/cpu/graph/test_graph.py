@@ -180,6 +180,34 @@ def test_a_growing_tensor_keeps_its_buffer_until_the_last_reader(naive):
     check(dense_block(), 8)
 
 
+def bottlenecks(count=4, channels=16, growth=8):
+    """Return layers as DenseNet has them: each 3x3 convolution writes the next part of the same buffer."""
+    nodes, before, weights = [("Relu", "x", "c0")], channels, {"w": normal(growth, growth, 3, 3, seed=9)}
+    for number in range(count):
+        weights[f"v{number}"] = normal(growth, before, 1, 1, seed=number)
+        nodes += [
+            ("Conv", f"c{number} v{number}", f"a{number}"),
+            ("Conv", f"a{number} w", f"b{number}", {"pads": [1] * 4}),
+            ("Concat", f"c{number} b{number}", f"c{number + 1}", {"axis": 1}),
+        ]
+        before += growth
+    return net([*nodes, ("Relu", f"c{count}", "y")], (1, channels, 5, 6), weights)
+
+
+def test_one_kernel_writes_to_all_places_of_a_buffer():
+    proto = bottlenecks()
+    module = graph.insert_stand_ins(prepared(proto), processor(8))
+    stand_ins = {to_json(layer) for layer in layers(module) if getattr(layer, "kernel", None) == (3, 3)}
+    built = realized(prepared(proto), 8)
+    calls = [binding.value for _, binding in relax_nets.calls(built)]
+    called = [call for call in calls if "3x3" in getattr(call.args[0], "name_hint", "")]
+    assert len(called) == len(stand_ins) == 4
+    assert len({call.args[0].name_hint for call in called}) == 1
+    places = [field for call in called for field in call.args[1].fields if isinstance(field, tvm.tirx.IntImm)]
+    assert [int(place) for place in places] == [2, 3, 4, 5]
+    check(proto, 8)
+
+
 def test_a_layer_reads_and_writes_parts_of_the_same_buffer(naive):
     proto = net(
         [
