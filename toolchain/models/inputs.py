@@ -210,7 +210,7 @@ def least_bytes(proto: onnx.ModelProto) -> int:
 
     sizes = {value.name: _bytes(value) for value in proto.graph.input}
     inputs = sum(sizes.values())
-    if inputs > available_bytes() or proto.ByteSize() >= _LARGEST:  # more than enough, and inference could overflow
+    if inputs > available_bytes() or protos.size(proto) >= _LARGEST:  # more than enough, and inference could overflow
         return inputs
     inferred = shape_inference.infer_shapes(protos.without_weights(proto)).graph
     sizes |= {value.name: _bytes(value) for value in [*inferred.value_info, *inferred.output]}

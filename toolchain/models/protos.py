@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from onnx import helper
 STANDARD = frozenset({"", "ai.onnx"})
 """The names of the standard's domain."""
 
+_NUMBERS = {*helper.get_all_tensor_dtypes()} - {onnx.TensorProto.STRING}
 _MAX_SHAPE_BYTES = 1 << 16  # of a constant that may be a shape, or sizes of parts
 
 
@@ -58,7 +60,23 @@ def restore_weights(proto: onnx.ModelProto, original: onnx.ModelProto) -> None:
 
 def is_large(tensor: onnx.TensorProto) -> bool:
     """Whether `without_weights` leaves the data of a constant out."""
-    return int(tensor.ByteSize()) > _MAX_SHAPE_BYTES
+    return data_bytes(tensor) > _MAX_SHAPE_BYTES
+
+
+def data_bytes(tensor: onnx.TensorProto) -> int:
+    """Return the bytes of a constant's data.
+
+    protobuf's `ByteSize` writes the whole message to find its length: 17 s of a build of VGG-19 were spent on that.
+    """
+    if tensor.data_type not in _NUMBERS:
+        return int(tensor.ByteSize())
+    return math.prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+
+
+def size(proto: onnx.ModelProto) -> int:
+    """Return about how many bytes a model has with its weights."""
+    large = sum(data_bytes(tensor) for tensor in proto.graph.initializer if is_large(tensor))
+    return int(without_weights(proto).ByteSize()) + large
 
 
 def set_repeated(field: Any, values: Iterable[Any]) -> None:

@@ -53,6 +53,11 @@ class SourceModel:
     declared: tuple[onnx.ValueInfoProto, ...] = ()
     guessed: tuple[str, ...] = ()
 
+    @property
+    def size(self) -> int:
+        """About how many bytes the file has, with its weights."""
+        return protos.size(self.proto)
+
 
 def load_request(model: Model) -> SourceModel:
     """Read the model that a user names; dimensions that the options leave open are those of the input file."""

@@ -277,7 +277,7 @@ def _check_fit(subject: Bundle | Loaded, device: DeviceFindings) -> None:
         fit.check_suits(subject.manifest, programs.versions(), device.facts)
         size, name = sum(record.size for record in subject.manifest.files.values()), subject.manifest.name
     else:
-        size, name = subject.source.proto.ByteSize() // _MAX_SHRINK, subject.source.name
+        size, name = subject.source.size // _MAX_SHRINK, subject.source.name
     needed = size // 1024 + _SPARE_KIB + (0 if device.has_runner else _RUNNER_KIB)
     if needed > device.facts.free_kib and name not in device.models:  # it may have all blobs of an earlier release
         free_mib, needed_mib = device.facts.free_kib / 1024, needed / 1024

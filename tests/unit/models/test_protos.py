@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import pytest
+from onnx import numpy_helper
 
 from tests.support import nets
 from tests.support.nets import node, value
@@ -58,3 +60,15 @@ def test_weights_that_were_left_out_are_put_back():
     light = protos.without_weights(proto)
     protos.restore_weights(light, proto)
     assert light.graph.initializer == proto.graph.initializer
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int64", "uint8", "bool"])
+def test_the_data_of_a_constant_is_counted_by_its_shape(dtype):
+    tensor = numpy_helper.from_array(np.zeros((3, 5), dtype), "w")
+    assert protos.data_bytes(tensor) == len(tensor.raw_data)
+
+
+def test_constants_of_texts_and_of_unknown_types_are_measured_as_written():
+    texts = onnx.helper.make_tensor("t", onnx.TensorProto.STRING, [2], [b"x" * 40000] * 2)
+    assert protos.is_large(texts)
+    assert not protos.is_large(onnx.TensorProto(name="u", data_type=99, dims=[1 << 40]))
