@@ -7,6 +7,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,10 +17,11 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 from toolchain import files, state
 from toolchain.board import Board
 from toolchain.errors import InputError
-from toolchain.validation import CONFIG, DEVICE_FOLDER, DeviceFolder, Fault, Word, parse_toml, validate
+from toolchain.validation import CONFIG, DEVICE_FOLDER, SLOT, DeviceFolder, Fault, SlotName, Word, parse_toml, validate
 
 UnitName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_:.@-]*\.service$", max_length=255)]
 _LONGEST_COMMAND = 4096
+_SHOWN = 100  # letters of a wrong name
 
 
 def _one_line(text: str) -> str:
@@ -71,6 +73,13 @@ class Meter:
 
 
 @checked_dataclass(frozen=True, config=CONFIG)
+class Slot:
+    """What a deploy to one slot of a device needs."""
+
+    run: Application | None = None  # the application that runs its releases; None if a deploy only switches
+
+
+@checked_dataclass(frozen=True, config=CONFIG)
 class Device:
     board: Word
     # `user@address[:port]`, or an alias of the SSH configuration; or `adb:SERIAL`
@@ -81,6 +90,13 @@ class Device:
     run: Application | None = None  # the application that runs its releases; None if a deploy only switches
     power: Meter | None = None  # the meter in its supply; None for the sensors that it has
     tags: tuple[Word, ...] = ()  # words by which a roll-out picks devices
+    slots: dict[SlotName, Slot] = field(
+        default_factory=dict
+    )  # by their names; a slot without an application needs none
+
+    def for_slot(self, slot: str) -> Device:
+        """Return the device with the application of a slot; empty stands for the store's own releases."""
+        return dataclasses.replace(self, run=self.slots.get(slot, Slot()).run) if slot else self
 
 
 def farm_devices() -> Path:
@@ -127,17 +143,24 @@ def _check_project(source: Path, devices: Mapping[str, Device]) -> None:
     # restart and health commands run on the device with the login's rights, and a unit of the system with root's
     # rights. The name of the login's own unit runs nothing but that unit.
     for name, device in devices.items():
-        run = device.run
         commands = ["ssh_config"] if device.ssh_config else []
-        commands += [f"run.{key}" for key in ("restart", "health") if run and getattr(run, key)]
+        commands += _commands("run", device.run)
+        commands += [key for slot, entry in device.slots.items() for key in _commands(f"slots.{slot}.run", entry.run)]
         commands += ["power.command"] if device.power else []
-        commands += ["run.scope"] if run and run.scope == "system" else []
         if commands:
             raise InputError(
                 f"device {name} of {source} has {' and '.join(commands)}, which runs commands; name the file first",
                 details="a devices.toml that lies in the working folder, or above it, may come from another user",
                 hint=f"look at it; then name it, --devices {source}, or move the entry to {state.user_devices()}",
             )
+
+
+def _commands(table: str, run: Application | None) -> list[str]:
+    """Return the keys of a `run` table that run commands."""
+    if run is None:
+        return []
+    keys = [key for key in ("restart", "health") if getattr(run, key)]
+    return [f"{table}.{key}" for key in (*keys, *(["scope"] if run.scope == "system" else []))]
 
 
 def read_devices(source: Path) -> dict[str, Device]:
@@ -224,5 +247,15 @@ def check_root(text: str) -> str:
         raise InputError(
             f"{text!r} is not a valid folder on a device",
             hint="write an absolute path, or one from ~/, without spaces or quotes",
+        )
+    return text
+
+
+def check_slot(text: str) -> str:
+    """Return the name of a slot, or refuse one that no folder of a store may have."""
+    if not re.fullmatch(SLOT, text):
+        raise InputError(
+            f"{text[:_SHOWN]!r} is not the name of a slot",
+            hint="write at most 32 lower-case letters, digits, - and _, such as detector",
         )
     return text

@@ -27,7 +27,11 @@ CONFIG = ConfigDict(extra="forbid", strict=True)
 # A folder on a device. It is not quoted in shell commands, so that `~/` is expanded.
 DEVICE_FOLDER = r"^(~/|/)[^\s'\"\\$`]+$"
 
+# The name of a slot of a device's store, which is that of a folder and a word of shell scripts.
+SLOT = r"^[a-z0-9][a-z0-9_-]{0,31}$"
+
 DeviceFolder = Annotated[str, Field(pattern=DEVICE_FOLDER)]
+SlotName = Annotated[str, Field(pattern=SLOT)]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]+$")]
 
 _LARGEST = 4 << 20

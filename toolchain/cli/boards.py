@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolchain.cli import common, completion, declare
-from toolchain.cli.connection import AddressOptions, DeviceOptions, open_device
+from toolchain.cli.connection import AddressOptions, DeviceOptions, SlotOptions, open_device
 from toolchain.cli.console import SCREEN, Console, Result, json_text, with_next
 from toolchain.cli.gathering import gather, option, same
 from toolchain.errors import BuildError, DeviceError, InputError, ToolchainError, VerificationError
@@ -107,9 +107,9 @@ class AddOptions:
     ssh_config: Path | None = same(AddressOptions, "ssh_config")
     known_hosts: tuple[Path, ...] = same(AddressOptions, "known_hosts")
 
-    def address(self, host: str) -> DeviceOptions:
+    def address(self, host: str) -> SlotOptions:
         """Return the options with which other commands reach the device."""
-        return DeviceOptions(
+        return SlotOptions(
             board_name=self.board_name,
             host=host,
             devices=self.devices,

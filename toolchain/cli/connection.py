@@ -256,6 +256,14 @@ class AddressOptions(BoardOptions):
 
         return check_root(self.root) if self.root else ""
 
+    def chosen_slot(self) -> str:
+        """Return the slot of the store; empty for its own releases, which all commands without --slot use.
+
+        Raises:
+            InputError: It is not a valid name.
+        """
+        return ""
+
     def ssh(self) -> SshOptions:
         """Return the SSH options of the command line and the environment."""
         from toolchain.shell import SshOptions
@@ -318,12 +326,37 @@ class DeviceOptions(AddressOptions):
     )
 
 
+@dataclass(frozen=True)
+class StatusOptions(AddressOptions):
+    """The options of commands for a release of a device, in one of its slots, that do not wait for others."""
+
+    slot: str = option(
+        "--slot",
+        metavar="NAME",
+        default="",
+        help="One of several models of the device, each with its own current release. Default: the one without a name.",
+    )
+
+    def chosen_slot(self) -> str:
+        """Return the slot of --slot, checked."""
+        from toolchain.devices import check_slot
+
+        return check_slot(self.slot) if self.slot else ""
+
+
+@dataclass(frozen=True)
+class SlotOptions(StatusOptions, DeviceOptions):
+    """The options of commands for a release of a device, in one of its slots."""
+
+
 @contextlib.contextmanager
 def open_device(
     board: Board,
     options: AddressOptions,
     say: Callable[[str], None] = lambda _line: None,
     progress: Callable[[str], None] | None = None,
+    *,
+    makes_slot: bool = False,
 ) -> Iterator[ConnectedDevice]:
     """Connect to the device that a command's options name.
 
@@ -332,14 +365,15 @@ def open_device(
         options: The options.
         say: Called with the file that names the device.
         progress: Called with what was repaired on the device before a change; `say` by default.
+        makes_slot: Whether the command makes the slot if the device does not have it.
 
     Raises:
-        InputError: There is no such device.
+        InputError: There is no such device, or slot.
         DeviceError: It cannot be reached.
     """
     from toolchain.device.connected import Connection
 
-    entry = options.device(board)
+    slot, entry = options.chosen_slot(), options.device(board)
     announce(entry, board, options, say)
     connection = Connection(
         board=board,
@@ -350,8 +384,11 @@ def open_device(
         patience=options.patience(),
         host=options.host or "",
         names=options.lab(board),
+        slot=slot,
     )
     with connection.open() as device:
+        if not makes_slot:
+            device.store.check_slot()
         yield device
 
 
@@ -381,5 +418,6 @@ def cpu_warnings(
 
 
 board_options = gather("board", BoardOptions)
-address_options = gather("device", AddressOptions)
 device_options = gather("device", DeviceOptions)
+slot_options = gather("device", SlotOptions)
+status_options = gather("device", StatusOptions)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from toolchain.cli import common, completion, connection, declare, helptext, tuning, values
-from toolchain.cli.connection import AddressOptions, DeviceOptions, open_device
+from toolchain.cli.connection import SlotOptions, StatusOptions, open_device
 from toolchain.cli.console import Console, Result, with_next
 from toolchain.cli.gathering import gather, option, record, same
 from toolchain.cli.registry import RegistryOptions
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from toolchain.board import Board
     from toolchain.device import trust
     from toolchain.device.application import Trial
+    from toolchain.device.store import Generation
     from toolchain.pipeline.evaluate import Requirement
     from toolchain.pipeline.run import RunRequest
 
@@ -35,7 +37,7 @@ _USUAL_LENGTH_S = 60.0
 class DeployOptions:
     """The options of `deploy`."""
 
-    device: DeviceOptions = record(DeviceOptions)
+    device: SlotOptions = record(SlotOptions)
     toolchain: str | None = common.toolchain()
     model: common.ModelOptions = record(common.ModelOptions)
     inputs: common.InputOptions = record(common.InputOptions)
@@ -165,7 +167,7 @@ def run_deploy(console: Console, source: str, options: DeployOptions) -> Result:
         source=BundleSource(
             request, Stages(console.say), options.registry.access(), options.samples, options.unchecked
         ),
-        connect=functools.partial(open_device, board, device, progress=console.say),
+        connect=functools.partial(open_device, board, device, progress=console.say, makes_slot=True),
         settings=dataclasses.replace(settings, library=options.library, unchecked=options.unchecked),
         folder=options.output,
         tune=functools.partial(tuning.run_tune, console, source, options.tune_options(options.trials))
@@ -179,14 +181,19 @@ def run_deploy(console: Console, source: str, options: DeployOptions) -> Result:
     return with_next(result, _next_commands(device, board, can_roll_back=report.can_roll_back))
 
 
-def _next_commands(device: DeviceOptions, board: Board, *, can_roll_back: bool) -> list[list[str]]:
+def _next_commands(device: SlotOptions, board: Board, *, can_roll_back: bool) -> list[list[str]]:
     """Return the commands that are useful after a deploy, for the same device."""
     flags: list[tuple[str, object]] = [
         ("--host", device.host),
         ("--place", device.place),
         ("--devices", device.devices),
     ]
-    flags += [("--root", device.root), ("--identity", device.identity), ("--ssh-config", device.ssh_config)]
+    flags += [
+        ("--slot", device.slot),
+        ("--root", device.root),
+        ("--identity", device.identity),
+        ("--ssh-config", device.ssh_config),
+    ]
     flags += [("--known-hosts", path) for path in device.known_hosts]
     name = device.board_name if device.board_name.endswith(".toml") else board.name
     device_arguments = [
@@ -203,7 +210,7 @@ def _next_commands(device: DeviceOptions, board: Board, *, can_roll_back: bool) 
 class RunOptions:
     """The options of `run`."""
 
-    device: DeviceOptions = record(DeviceOptions)
+    device: SlotOptions = record(SlotOptions)
     npz: Path | None = option(
         "--input",
         type=common.PATH,
@@ -301,7 +308,7 @@ class RateOptions:
 class BenchOptions:
     """The options of `bench`."""
 
-    device: DeviceOptions = record(DeviceOptions)
+    device: SlotOptions = record(SlotOptions)
     seed: int = same(common.ModelOptions, "seed")
     inputs: common.InputOptions = record(common.InputOptions)
     measuring: common.MeasureOptions = record(common.MeasureOptions)
@@ -345,34 +352,41 @@ def bench(console: Console, /, options: BenchOptions) -> Result:
     return options.report.write(dataclasses.replace(report, board_reason=reason, warnings=warnings), "bench")
 
 
-def _releases(console: Console, device: AddressOptions, *, as_json: bool) -> Result:
+def _releases(console: Console, device: StatusOptions, *, as_json: bool) -> Result:
+    """Return the releases of every slot, or of one that was named."""
     from toolchain.device import application
 
     with open_device(device.board(), device, console.say) as connected:
-        generations, trial = connected.store.releases.generations(), application.trial(connected.store)
-    failed = set()
-    if trial and trial.state in {"failed", "interrupted"} and trial.new != trial.old:
-        failed = {(trial.new, trial.digest)}
-    document = [{**dataclasses.asdict(item), "failed": (item.number, item.digest) in failed} for item in generations]
-    rows = [
-        (
-            "*" if item.current else "failed" if (item.number, item.digest) in failed else "",
-            str(item.number),
-            item.digest[:16],
-            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(item.time)),
-            item.name,
-        )
-        for item in generations
-    ]
-    return Result(Table(rows, ("", "#", "RELEASE", "ACTIVATED", "MODEL")), document, as_json)
+        slots, trials = connected.store.releases.in_each_slot(), application.trials(connected.store)
+    if device.slot:
+        slots = {device.slot: slots.get(device.slot, ())}
+    document: list[dict[str, object]] = []
+    rows = []
+    for slot, generations in sorted(slots.items()):
+        failed = _taken_back(trials.get(slot))
+        for item in generations:
+            has_failed = (item.number, item.digest) == failed
+            document.append({"slot": slot, **dataclasses.asdict(item), "failed": has_failed})
+            mark = "*" if item.current else "failed" if has_failed else ""
+            when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(item.time))
+            row = (mark, str(item.number), item.digest[:16], when, item.name)
+            rows.append((slot, *row) if any(slots) else row)
+    head = ("", "#", "RELEASE", "ACTIVATED", "MODEL")
+    return Result(Table(rows, ("SLOT", *head) if any(slots) else head), document, as_json)
+
+
+def _taken_back(trial: Trial | None) -> tuple[int, str] | None:
+    """Return the generation and the release of a trial that was taken back."""
+    is_back = trial and trial.state in {"failed", "interrupted"} and trial.new != trial.old
+    return (trial.new, trial.digest) if trial and is_back else None
 
 
 @declare.command()
-@connection.address_options
+@connection.status_options
 @helptext.option("--releases", "list_releases", is_flag=True, help="List all releases that the device keeps instead.")
 @declare.json_flag
 @click.pass_obj
-def status(console: Console, /, device: AddressOptions, *, list_releases: bool, as_json: bool) -> Result:
+def status(console: Console, /, device: StatusOptions, *, list_releases: bool, as_json: bool) -> Result:
     """With --releases, the current release is marked with *."""
     if list_releases:
         return _releases(console, device, as_json=as_json)
@@ -380,14 +394,16 @@ def status(console: Console, /, device: AddressOptions, *, list_releases: bool, 
 
     with open_device(device.board(), device, console.say) as connected:
         store, run_table = connected.store, connected.entry.run
-        facts, current = store.facts(), store.releases.current()
-        trial = application.trial(store)
+        facts, slots, trials = store.facts(), store.releases.in_each_slot(), application.trials(store)
+        current = next((item for item in slots.get(store.slot, ()) if item.current), None)
         application_state = application.state(store, run_table) if run_table else None
         unchecked = store.releases.is_unchecked(current.digest) if current else None
         signature = trust.state(store) if current else None
+    trial = trials.get(store.slot)
     rows = [
         ("device", f"{connected.name}, {facts.cpu or facts.machine}, {facts.cpus} CPUs, {facts.kernel}"),
-        ("free", f"{size_text(facts.free_kib * 1024)} in {store.root}"),
+        ("free", f"{size_text(facts.free_kib * 1024)} in {store.folder}"),
+        *([("slot", store.slot)] if store.slot else []),
         ("release", f"{current.name} {current.digest[:16]}" if current else "none"),
         *([("outputs", "UNCHECKED: deployed without reference outputs")] if unchecked else []),
         *([("signed", _signature_text(signature))] if signature else []),
@@ -397,9 +413,29 @@ def status(console: Console, /, device: AddressOptions, *, list_releases: bool, 
         health = "healthy" if application_state.healthy else "NOT HEALTHY"
         rows.append(("application", f"{application_state.name}: {unit}{health}"))
     rows += [("trial", _trial_text(trial))] if trial else []
-    document = {"host": connected.name, "facts": facts, "current": current, "unchecked": unchecked}
-    document |= {"signature": signature, "application": application_state, "trial": trial}
+    others = _other_slots(slots, trials, store.slot)
+    rows += [(f"slot {other['slot']}" if other["slot"] else "without a slot", _slot_text(other)) for other in others]
+    document = {"host": connected.name, "facts": facts, "slot": store.slot, "current": current, "unchecked": unchecked}
+    document |= {"signature": signature, "application": application_state, "trial": trial, "other_slots": others}
     return Result(Table(rows), document, as_json)
+
+
+def _other_slots(
+    slots: Mapping[str, Sequence[Generation]], trials: Mapping[str, Trial], chosen: str
+) -> list[dict[str, Any]]:
+    """Return the current release and the last trial of each slot but one."""
+    others = []
+    for slot, generations in sorted(slots.items()):
+        current = next((item for item in generations if item.current), None)
+        if slot != chosen and (slot or current):
+            others.append({"slot": slot, "current": current, "trial": trials.get(slot)})
+    return others
+
+
+def _slot_text(slot: Mapping[str, Any]) -> str:
+    current, trial = slot["current"], slot["trial"]
+    text = f"{current.name} {current.digest[:16]}" if current else "no release"
+    return f"{text}; trial of {_trial_text(trial)}" if trial and trial.state != "healthy" else text
 
 
 def _signature_text(state: trust.State) -> str:
@@ -431,16 +467,17 @@ def _trial_text(trial: Trial) -> str:
 
 
 @declare.command()
-@connection.device_options
+@connection.slot_options
 @declare.json_flag
 @click.pass_obj
-def rollback(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Result:
+def rollback(console: Console, /, device: SlotOptions, *, as_json: bool) -> Result:
     from toolchain.device.deploy import roll_back
     from toolchain.device.lock import Owner
 
     with open_device(device.board(), device, console.say) as connected, connected.store.lock(Owner.here("rollback")):
         previous, started = roll_back(connected, console.say)
-    text = f"{connected.name} runs {previous.name} {previous.digest[:16]} again"
+    text = f"{connected.store.place} runs {previous.name} {previous.digest[:16]} again"
     text += f"; {started.name} is healthy after {started.seconds:.1f} s" if started else ""
-    document = {**dataclasses.asdict(previous), "application": started, "waited": connected.store.waited}
+    document = {"slot": connected.store.slot, **dataclasses.asdict(previous)}
+    document |= {"application": started, "waited": connected.store.waited}
     return Result(text, document, as_json)

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from toolchain.cli import common, declare, values
-from toolchain.cli.connection import DeviceOptions, open_device
+from toolchain.cli.connection import SlotOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather, option, record, same
 from toolchain.cli.registry import RegistryOptions
@@ -52,7 +52,7 @@ class EvaluateOptions:
         type=values.Limit(min=0.0),
         help="Fail if the device loses more than POINTS, in the unit of the metric, at 99 % confidence.",
     )
-    device: DeviceOptions = record(DeviceOptions)
+    device: SlotOptions = record(SlotOptions)
     threads: int | None = same(common.MeasureOptions, "threads")
     fixed: tuple[str, ...] = same(common.ModelOptions, "fixed")
     seed: int = option("--seed", default=0, show_default=True, help="Seed of a zoo network's weights.")

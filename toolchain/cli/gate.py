@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolchain.cli import common, connection, declare, helptext, values
-from toolchain.cli.connection import DeviceOptions, open_device
+from toolchain.cli.connection import SlotOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather, option, record, same
 from toolchain.cli.registry import RegistryOptions
@@ -87,7 +87,7 @@ class GateOptions:
         callback=common.explain_name("path"),
         help="What to compare NEW with: as NEW, or a file whose only line is the digest of a package.",
     )
-    device: DeviceOptions = record(DeviceOptions)
+    device: SlotOptions = record(SlotOptions)
     rule: RuleOptions = record(RuleOptions)
     round_ms: int = option(
         "--round-ms",

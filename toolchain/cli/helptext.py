@@ -20,7 +20,7 @@ QUANTIZATION, ACCURACY = "Quantization", "Accuracy"
 FLEET, ROLLOUT, REGISTRY, RESULTS = "Fleet", "Roll-out", "Registry", "Results"
 
 _SUBJECTS = {
-    DEVICE: "--board --host --place --devices --root --identity --ssh-config --known-hosts --wait",
+    DEVICE: "--board --host --place --devices --root --identity --ssh-config --known-hosts --slot --wait",
     FLEET: "--fleet --inventory --board-var",
     ROLLOUT: "--waves --parallel --stop-after --success-threshold --roll-back --state",
     LIMITS: "--base --least --worst --confidence --peak-memory --load-time --package-size --retrained"

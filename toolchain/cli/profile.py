@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolchain.cli import common, completion, declare
-from toolchain.cli.connection import DeviceOptions, open_device
+from toolchain.cli.connection import SlotOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather, option, record, same
 from toolchain.cli.reports import PAGE, json_kind, write_reports
@@ -28,7 +28,7 @@ _TRACE = json_kind("a trace", "traceEvents")
 class ProfileOptions:
     """The options of `profile`."""
 
-    device: DeviceOptions = record(DeviceOptions)
+    device: SlotOptions = record(SlotOptions)
     seed: int = same(common.ModelOptions, "seed")
     inputs: common.InputOptions = record(common.InputOptions)
     runs: int = option(

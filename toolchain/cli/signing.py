@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolchain.cli import common, connection, declare
-from toolchain.cli.connection import DeviceOptions, open_device
+from toolchain.cli.connection import SlotOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather, option
 from toolchain.errors import InputError
@@ -152,10 +152,10 @@ def verify(source: Path, options: VerifyOptions, *, as_json: bool) -> Result:
 
 @trust.command("floor")
 @click.argument("sequence", type=click.IntRange(min=1))
-@connection.device_options
+@connection.slot_options
 @declare.json_flag
 @click.pass_obj
-def floor(console: Console, /, sequence: int, device: DeviceOptions, *, as_json: bool) -> Result:
+def floor(console: Console, /, sequence: int, device: SlotOptions, *, as_json: bool) -> Result:
     """Set the lowest release number that a device accepts.
 
     From now on the device refuses releases of its current model whose sequence number is below SEQUENCE.

@@ -136,7 +136,8 @@ def current(store: Store, name: str) -> Current:
     """
     generation = store.releases.current()
     if generation is None:
-        raise DeviceError(f"no release is deployed on {name}", hint="deploy a model first: `toolchain deploy MODEL`")
+        deploy = "toolchain deploy MODEL" + (f" --slot {store.slot}" if store.slot else "")
+        raise DeviceError(f"no release is deployed on {store.place}", hint=f"deploy a model first: `{deploy}`")
     data = store.read(f"releases/{generation.digest}/{bundles.MANIFEST}")
     return Current(generation, bundle.read_manifest(data, f"the release on {name}"))
 

@@ -50,6 +50,7 @@ class Connection:
         patience: How long others may use it; by default it must be free.
         host: What the user wrote as the host; empty where nothing was written.
         names: The devices that the user may have meant with it.
+        slot: The slot of its store; empty for the store's own releases.
     """
 
     board: Board
@@ -60,6 +61,7 @@ class Connection:
     patience: Patience | None = None
     host: str = ""
     names: Mapping[str, Device] = field(default_factory=dict)
+    slot: str = ""
 
     @contextlib.contextmanager
     def open(self) -> Iterator[ConnectedDevice]:
@@ -75,7 +77,8 @@ class Connection:
             explain_host(self.host, self.names),
             open_shell(address, config=self.ssh.before(self.entry.ssh_config)) as shell,
         ):
-            yield ConnectedDevice(self.board, self.entry, shell, Store(shell, root, self.progress, self.patience))
+            store = Store(shell, root, self.progress, self.patience, self.slot)
+            yield ConnectedDevice(self.board, self.entry.for_slot(self.slot), shell, store)
 
 
 @contextlib.contextmanager

@@ -158,7 +158,9 @@ hold() {{
 
 _HOLDER = """
 hold
-if [ -e "$ROOT/trial" ]; then echo held trial; else echo held; fi
+on_trial=
+for entry in "$ROOT"/trial "$ROOT"/slots/*/trial; do [ ! -e "$entry" ] || on_trial=trial; done
+echo held $on_trial
 work() { set -eu; umask 022; cd "$ROOT"; eval "$(printf %s "$script" | base64 -d)"; }
 while read -r word script; do
   case $word in run | attempt)
@@ -227,7 +229,7 @@ class Lease:
         shell: The device.
         holder: The process on the device that holds the lock.
         token: Name of this lease; scripts have it as `$token`.
-        on_trial: Whether a release was on trial when the lock was taken; the command that tried it has ended.
+        on_trial: Whether a release was on trial, in any slot, when the lock was taken; its command has ended.
     """
 
     def __init__(self, shell: Shell, holder: RemoteProcess, token: str, *, on_trial: bool = False) -> None:

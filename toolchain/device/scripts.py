@@ -14,11 +14,10 @@ TRUST = "/etc/edge-toolchain"
 ASKS = f"{{ [ -e {TRUST}/trusted ] || [ -L {TRUST}/trusted ] || {{ [ -d {TRUST} ] && [ ! -x {TRUST} ]; }}; }}"
 """Shell condition: whether a device accepts signed releases only, or hides that from this login."""
 
-# Removes what a killed deploy may have left, but nothing that a link points to. A folder that is not a store is
-# refused, such as an OCI layout, which also has blobs/: a store has blobs/partial/, which is created first, or it is
-# empty. The default store of this machine is the folder of the user's tuning records, which may exist before the first
-# deploy; no script touches them.
-SWEEP = """
+# A folder that is not a store is refused, such as an OCI layout, which also has blobs/: a store has blobs/partial/,
+# which is created first, or it is empty. The default store of this machine is the folder of the user's tuning records,
+# which may exist before the first deploy; no script touches them.
+_LAYOUT = """
 if [ ! -d blobs/partial ]; then
   for entry in * blobs/* blobs/sha256/*; do
     case $entry in
@@ -28,15 +27,35 @@ if [ ! -d blobs/partial ]; then
   done
 fi
 mkdir -p blobs/partial blobs/sha256 releases runners servers libraries inputs unchecked generations floors run
+"""
+
+# Removes what a killed deploy may have left, but nothing that a link points to.
+SWEEP = f"""{_LAYOUT}
 rm -rf releases/.new-* runners/.new-* servers/.new-* libraries/.new-* inputs/.new-* .trash-* .current-* current_* run/*
 rm -f .lib-* lib_*
 current=$(readlink current || true)
-number=${current#generations/}
+number=${{current#generations/}}
 for link in generations/*; do
   [ -L "$link" ] || continue
-  if [ "${link#generations/}" -gt "${number:-0}" ]; then rm -f "$link"; fi
+  if [ "${{link#generations/}}" -gt "${{number:-0}}" ]; then rm -f "$link"; fi
 done
 """
+
+# A slot is a folder like a store of its own, whose releases are hard links into the blobs of the store: a toolchain
+# that knows nothing of slots counts them as well, and so keeps the blobs. What all slots share are links.
+_MAKE_SLOT = f"""{_LAYOUT}
+rm -rf .trash-slot
+slot=slots/{{slot}}
+[ -d "$slot" ] || echo "new slot"
+mkdir -p "$slot"
+for name in {{shared}}; do
+  [ -e "$slot/$name" ] || [ -L "$slot/$name" ] || ln -s "../../$name" "$slot/$name"
+  if [ "$(readlink "$slot/$name")" != "../../$name" ]; then
+    echo "$ROOT/$slot is not a slot: $name is not a link to ../../$name" >&2; exit 1
+  fi
+done
+"""
+_SHARED = "blobs runners servers inputs run lock lock.within"
 
 # An earlier upload is resumed in a copy: a client that lost the lock may wake up and continue to write to its own file,
 # even after that file was checked. Files that were about to be published are not writable any more, hence the chmod.
@@ -175,8 +194,7 @@ undo() {{ [ "$(readlink current || true)" != "generations/$new" ] || switch_to "
 ended() {{ echo interrupted >>trial.log; rm -f trial; {SYNC}; }}
 """
 
-# The next holder of the lock ends a trial that was interrupted.
-RECOVER = f"""{UNDO}
+_RECOVER = f"""{UNDO}
 [ -e trial ] || exit 0
 mkdir -p run
 code=0
@@ -186,6 +204,26 @@ timeout -s KILL 120 sh -c "$again" >run/again 2>&1 </dev/null 9>&- || code=$?
 ended
 echo "recovered $new $old $code"
 [ $code = 0 ] || tail -n 5 run/again
+"""
+
+# The next holder of the lock ends a trial that was interrupted, in any slot: a slot's unit finds the lock taken, and
+# starts on the release that was on trial. A slot that cannot be recovered must not keep the others from being used.
+RECOVER = f"""
+store=$ROOT
+set +e
+for slot in "" slots/*; do
+  [ -e "$store/$slot/trial" ] || continue
+  echo "slot $slot"
+  (
+    set -e
+    ROOT=$store${{slot:+/$slot}}
+    cd "$ROOT"
+    {_RECOVER}
+  )
+  code=$?
+  [ $code = 0 ] || echo "unrecovered $code"
+done
+set -e
 """
 
 # A unit's ExecStartPre= runs this script, as `recover` in the store: after a power cut the lock is free, and the
@@ -235,7 +273,9 @@ for release in releases/*; do
   [ $used = yes ] || {{ mv "$release" .trash-release; rm -rf .trash-release "unchecked/${{release##*/}}"; }}
 done
 for kind in runners servers libraries; do
-  for old in $(ls -t $kind | tail -n +{programs}); do rm -rf $kind/$old; done
+  for old in $(ls -t $kind | tail -n +{programs}); do
+    [ "$(readlink lib || true)" = $kind/$old ] || rm -rf $kind/$old
+  done
 done
 for old in $(ls -t inputs | tail -n +{inputs}); do rm -rf inputs/$old; done
 find blobs/sha256 -type f -links 1 -exec rm -f {{}} +
@@ -259,8 +299,56 @@ for link in generations/*; do
 done
 """
 
+# One rename ends a slot. If this is killed, the next deploy removes the rest.
+REMOVE_SLOT = f"""
+if [ ! -d slots/{{slot}} ]; then echo none; exit 0; fi
+rm -rf .trash-slot
+mv slots/{{slot}} .trash-slot
+{SYNC}
+{{stop}}
+rm -rf .trash-slot
+find blobs/sha256 -type f -links 1 -exec rm -f {{{{}}}} +
+"""
+
+# Runs a script that only reads in the store and in each slot, after a line `TOKEN NAME`.
+_IN_EACH_SLOT = """
+store=$ROOT
+cd "$store" 2>/dev/null || exit 0
+for slot in "" slots/*; do
+  [ -z "$slot" ] || [ -d "$store/$slot" ] || continue
+  printf '%s %s\\n' {token} "${{slot#slots/}}"
+  (
+    ROOT=$store${{slot:+/$slot}}
+    {script}
+  )
+done
+"""
+
 _KEPT_INPUTS = 3
 _KEPT_PROGRAMS = 2
+
+
+def enter(slot: str) -> str:
+    """Return the assignment of a slot's folder to `ROOT`, which the store's was before; empty for no slot."""
+    return f"ROOT=$ROOT/slots/{slot}\n" if slot else ""
+
+
+def make_slot(slot: str) -> str:
+    """Return the script that makes a slot in the store's folder, and prints `new slot` if it did not exist."""
+    return _MAKE_SLOT.format(slot=slot, shared=_SHARED)
+
+
+def remove_slot(slot: str, stop: str) -> str:
+    """Return the script that removes a slot, and prints `none` if there is none.
+
+    `stop` is a script that ends the slot's application once the slot has no current release.
+    """
+    return REMOVE_SLOT.format(slot=slot, stop=stop)
+
+
+def in_each_slot(script: str, token: str) -> str:
+    """Return the script that runs another one, which only reads, in the store and in each slot; see `_IN_EACH_SLOT`."""
+    return _IN_EACH_SLOT.format(script=script, token=token)
 
 
 def examine(digests: Iterable[str]) -> str:

@@ -19,7 +19,9 @@ ROOT/floors/<model>           the lowest sequence of a model that the device acc
 ROOT/trial                    a current release whose application has not been healthy yet
 ROOT/trial.log                the log of the last trial
 ROOT/recover                  takes such a release back; the application's unit runs it before each start
+ROOT/slots/<name>/            another model, with `releases`, `generations`, `current`, `floors` and so on of its own
 ```
+A slot has links to what all slots share: the lock, blobs, programs, inputs and runs. See docs/decisions/0010.
 Even after a crash, `current` names a complete release: data is synced before the rename that makes it visible.
 Modelled on OSTree's deployments (https://ostreedev.github.io/ostree/atomic-upgrades/) and Nix profiles.
 """
@@ -43,15 +45,18 @@ from toolchain.device.probe import script as probe_script
 from toolchain.device.probe.answer import Answer, number
 from toolchain.device.probe.facts import DeviceFacts, read_facts
 from toolchain.device.waiting import Patience, Waited
-from toolchain.errors import DeviceError
+from toolchain.errors import DeviceError, InputError, did_you_mean
 from toolchain.progress import reminding
 from toolchain.shell import Shell
 from toolchain.shell.protocol import ending_of
+from toolchain.validation import SLOT
 
 _DIGEST_CHARACTERS = 64
 _SHOWN = 1000
 _STATES = frozenset({"have", "partial", "damaged"})
+_SLOT = re.compile(SLOT)
 _GENERATION = re.compile(r"generation ([0-9]{1,9}) ([0-9a-f]{64}) (-?[0-9]{1,12}) (.*)")
+_LIST = f'cd "$ROOT" 2>/dev/null || exit 0\n{scripts.LIST}'
 _RECOVERED = re.compile(r"recovered [0-9]+ [0-9]+ [0-9]+")
 
 
@@ -82,10 +87,12 @@ class Store:
         root: Folder on it, which may begin with `~/`.
         progress: Called with what had to be repaired on the device.
         patience: How long to wait while others use the device; not at all by default.
+        slot: The slot to use; empty for the store's own releases. It must exist, or be made by `Blobs.sweep`.
 
     Attributes:
+        slot: The slot.
         blobs: The files of the store, and the folders of links to them.
-        releases: The activations of releases.
+        releases: The activations of releases, in the slot.
     """
 
     def __init__(
@@ -94,11 +101,15 @@ class Store:
         root: str,
         progress: Callable[[str], None] = lambda _line: None,
         patience: Patience | None = None,
+        slot: str = "",
     ) -> None:
         self._shell = shell
         self._patience = patience or Patience()
         self._lease: Lease | None = None
-        self._root = ""
+        self._folder = ""
+        self.slot = slot
+        self._report = progress
+        self._enter = scripts.enter(slot)
         home = root.startswith("~/")
         self._set_root = f'ROOT="$HOME"/{shlex.quote(root[2:])}' if home else f"ROOT={shlex.quote(root)}"
         self.blobs = Blobs(self, shell)
@@ -110,11 +121,16 @@ class Store:
         return self._shell.name
 
     @property
-    def root(self) -> str:
+    def folder(self) -> str:
         """The store's absolute path on the device."""
-        if not self._root:
+        if not self._folder:
             self.facts()
-        return self._root
+        return self._folder
+
+    @property
+    def root(self) -> str:
+        """The absolute path of the slot's folder; that of the store for its own releases."""
+        return f"{self.folder}/slots/{self.slot}" if self.slot else self.folder
 
     def facts(self) -> DeviceFacts:
         """Ask the device for its facts; this also creates the root folder.
@@ -123,14 +139,19 @@ class Store:
             DeviceError: The root folder cannot be created, or the answer is not valid.
         """
         token = secrets.token_hex(8)
-        output = self.look(f'mkdir -p "$ROOT"\n{probe_script.facts(token)}')
+        output = self.look_at_store(f'mkdir -p "$ROOT"\n{probe_script.facts(token)}')
         if f"begin={token}" not in output.split("\n"):
             raise self.invalid_answer("a description of itself", output)
         answer = Answer(output, token, self.name)
-        self._root = answer.exact("root")
-        if not self._root:
+        self._folder = answer.exact("root")
+        if not self._folder:
             raise self.invalid_answer("the folder of its store", output)
         return read_facts(answer, self.name)
+
+    @property
+    def place(self) -> str:
+        """The device and the slot, for messages."""
+        return f"slot {self.slot} of {self.name}" if self.slot else self.name
 
     # --- the lock ------------------------------------------------------------------------------------------------
 
@@ -196,22 +217,87 @@ class Store:
             with self.lock(owner):
                 pass
 
+    # --- slots ---------------------------------------------------------------------------------------------------
+
+    def make_slot(self) -> None:
+        """Make the folder of the slot, or complete it; other slots are not touched."""
+        if self.slot and "new slot" in self.change_store(scripts.make_slot(self.slot)).splitlines():
+            self._report(f"slot {self.slot} is new on {self.name}")
+
+    def remove_slot(self, stop: str = ":") -> None:
+        """Remove the slot with its releases; `stop` is a script that then ends its application.
+
+        Raises:
+            DeviceError: That failed; or the store's own releases cannot be removed.
+        """
+        if not self.slot:
+            raise RuntimeError("the store itself is not a slot")
+        self.change_store(scripts.remove_slot(self.slot, stop))
+
     # --- scripts -------------------------------------------------------------------------------------------------
 
     def change(self, script: str, size: int = 0) -> str:
-        """Run a script that changes the store, under its lock; see `Lease.run`."""
-        return self.lease.run(script, size)
+        """Run a script that changes the slot, under the store's lock; see `Lease.run`."""
+        return self.lease.run(self._entered(script), size)
 
     def attempt(self, script: str, seconds: float) -> str:
-        """Run a script that changes the store and may outlive this client; see `Lease.attempt`."""
-        return self.lease.attempt(script, seconds)
+        """Run a script that changes the slot and may outlive this client; see `Lease.attempt`."""
+        return self.lease.attempt(self._entered(script), seconds)
+
+    def change_store(self, script: str) -> str:
+        """Run a script that changes the store itself, in its folder, under its lock; see `Lease.run`."""
+        return self.lease.run(script)
+
+    def _entered(self, script: str) -> str:
+        return f'{self._enter}cd "$ROOT"\n{script}' if self.slot else script
 
     def look(self, script: str) -> str:
-        """Run a script that only reads the store, without the lock; return its output.
+        """Run a script that only reads the slot, without the lock; return its output.
 
         Raises:
             DeviceError: It failed.
         """
+        return self.look_at_store(f"{self._enter}{script}")
+
+    def look_in_each_slot(self, script: str) -> dict[str, str]:
+        """Run a script that only reads, in the store and in each slot.
+
+        Returns:
+            The outputs by the names of the slots, the empty one for the store. Names that no command accepts are left
+            out.
+
+        Raises:
+            DeviceError: It failed.
+        """
+        token, outputs, name = secrets.token_hex(8), dict[str, list[str]](), None
+        for line in self.look_at_store(scripts.in_each_slot(script, token)).split("\n"):
+            if line.startswith(f"{token} "):
+                name = line.removeprefix(f"{token} ")
+                outputs[name] = []
+            elif name is not None:
+                outputs[name].append(line)
+        return {name: "\n".join(lines) for name, lines in outputs.items() if not name or _SLOT.fullmatch(name)}
+
+    def slots(self) -> tuple[str, ...]:
+        """Return the names of the slots."""
+        return tuple(name for name in self.look_in_each_slot(":") if name)
+
+    def check_slot(self) -> None:
+        """Check that the slot exists.
+
+        Raises:
+            InputError: It does not.
+        """
+        slots = self.slots() if self.slot else ()
+        if self.slot and self.slot not in slots:
+            raise InputError(
+                f"{self.name} has no slot {self.slot!r}",
+                details=f"its slots: {', '.join(slots)}" if slots else "it has no slots, only releases without one",
+                hint=did_you_mean(self.slot, slots) or f"`toolchain deploy MODEL --slot {self.slot}` makes it",
+            )
+
+    def look_at_store(self, script: str) -> str:
+        """Run a script that only reads the store, as `look`, in no slot."""
         with reminding(self._shell.report, f"{self.name}, which reads its store"):
             result = self._shell.run(f"set -eu; umask 022; {self._set_root}\n{script}", check=False)
         ending, hint = ending_of(result.returncode)
@@ -245,7 +331,11 @@ class Blobs:
         self._shell = shell
 
     def sweep(self) -> None:
-        """Remove what a killed deploy left: half-made folders and activations that never became current."""
+        """Remove what a killed deploy left: half-made folders and activations that never became current.
+
+        This also makes the slot, if it does not exist.
+        """
+        self._store.make_slot()
         self._store.change(scripts.SWEEP)
 
     def examine(self, digests: Iterable[str], size: int = 0) -> dict[str, BlobState]:
@@ -328,7 +418,13 @@ class Releases:
 
     def generations(self) -> tuple[Generation, ...]:
         """Return the activations, oldest first."""
-        output = self._store.look(f'cd "$ROOT" 2>/dev/null || exit 0\n{scripts.LIST}')
+        return self._parse(self._store.look(_LIST))
+
+    def in_each_slot(self) -> dict[str, tuple[Generation, ...]]:
+        """Return the activations of every slot by its name, the empty one for the store's own, oldest first."""
+        return {name: self._parse(output) for name, output in self._store.look_in_each_slot(_LIST).items()}
+
+    def _parse(self, output: str) -> tuple[Generation, ...]:
         lines = output.split("\n")  # not splitlines(): a name may contain its other separators
         current = next((line[8:] for line in lines if line.startswith("current ")), "")
         rows = [_GENERATION.fullmatch(line) for line in lines if line.startswith("generation ")]
@@ -370,21 +466,39 @@ class Releases:
     def no_earlier(self) -> DeviceError:
         """Return the error for a roll-back without an earlier release."""
         return DeviceError(
-            f"there is no earlier release on {self._store.name}",
+            f"there is no earlier release on {self._store.place}",
             hint="list the releases: `toolchain status --releases`",
         )
 
     def recover(self) -> None:
-        """Take back a release that is on trial, if there is one, restart the application, and report it."""
-        lines = self._store.change(scripts.RECOVER).splitlines()
+        """Take back the releases that are on trial, in any slot, restart their applications, and report it.
+
+        Raises:
+            DeviceError: That failed in our own slot; in another one it is reported.
+        """
+        output = self._store.change_store(scripts.RECOVER).split("\n")
+        starts = [number for number, line in enumerate(output) if line.startswith("slot ")]
+        for start, end in zip(starts, [*starts[1:], len(output)], strict=True):
+            self._report_recovery(output[start].removeprefix("slot ").removeprefix("slots/"), output[start + 1 : end])
+
+    def _report_recovery(self, slot: str, lines: list[str]) -> None:
+        name = self._store.name + (f", slot {slot}," if slot else "")
         recovered = next((line for line in lines if _RECOVERED.fullmatch(line)), "")
+        if any(line.startswith("unrecovered ") for line in lines):
+            fault = f"a release on {name} was on trial, and could not be taken back"
+            if slot == self._store.slot:
+                raise DeviceError(
+                    fault,
+                    details=process.tail("\n".join(lines)),
+                    hint="check that the folder is writable for this user and that the disk is not full",
+                )
+            self._report(f"{fault}: {process.tail(' '.join(lines))}")
         if not recovered:
             return
         new, old, code = recovered.split()[1:]
         back = (
             f"generation {old} is current again" if old != "0" else "there was no previous release, so none is current"
         )
-        name = self._store.name
         self._report(f"generation {new} on {name} was on trial, and the command that tried it has ended: {back}")
         if code != "0":
             tail = process.tail("\n".join(lines[lines.index(recovered) + 1 :]))

@@ -63,6 +63,7 @@ def bench_current(source: inputs.Source, device: ConnectedDevice, settings: Sett
         sparse=manifest.sparse,
         unchecked=store.releases.is_unchecked(digest),
         waited=store.waited,
+        slot=store.slot,
     )
 
 
@@ -70,7 +71,7 @@ def _read_inputs(
     source: inputs.Source, manifest: Manifest, device: ConnectedDevice, settings: Settings
 ) -> tuple[Tensors, list[str]]:
     """Return inputs and labels that fit a release of this board, or refuse them."""
-    check_board(manifest, device.board, root=device.store.root)
+    check_board(manifest, device.board, root=device.store.folder)
     return inputs.make(source, manifest.inputs), read_labels(settings.labels, manifest)
 
 

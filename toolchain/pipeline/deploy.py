@@ -130,7 +130,7 @@ def deploy_bundle(
         if own_inputs
         else verification.samples_of(bundle, unchecked=True).inputs
     )
-    stages.tell(stage(f"deploying {manifest.name} to {device.name}"))
+    stages.tell(stage(f"deploying {manifest.name} to {device.store.place}"))
     with device.store.lock(Owner.here(f"deploy {manifest.name}")):
         deployment = deploy.deploy(bundle, runner, device, settings, stages, library)
         bench.check_current(device.store, bundle.digest, device.name)
@@ -157,6 +157,7 @@ def deploy_bundle(
         unchecked=deployment.difference is None,
         verified=deployment.verified,
         waited=device.store.waited,
+        slot=device.store.slot,
         can_roll_back=len(device.store.releases.generations()) > 1,
     )
 

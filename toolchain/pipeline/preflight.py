@@ -175,10 +175,11 @@ def _ask_device(board: Board, connect: Connect) -> DeviceFindings:
         device.store.check_free()
         probed = None
         if not facts.lacks and facts.machine == board.machine:  # other checks report these two
-            probed = probe.ask(device.shell, device.store.root)
+            probed = probe.ask(device.shell, device.store.folder)
             obstacles.check_use(probed, f"--root {obstacles.ANOTHER_ROOT}")
-        has_runner = bool(device.store.look('ls "$ROOT"/runners 2>/dev/null || :').split())
-        models = frozenset(generation.name for generation in device.store.releases.generations())
+        has_runner = bool(device.store.look_at_store('ls "$ROOT"/runners 2>/dev/null || :').split())
+        slots = device.store.releases.in_each_slot()  # which share their blobs
+        models = frozenset(generation.name for generations in slots.values() for generation in generations)
         return DeviceFindings(facts, models, has_runner, probed)
 
 

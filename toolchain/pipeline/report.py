@@ -58,6 +58,7 @@ class Report:
     int8: InInt8 | None = None  # difference of a quantized network from the user's own, computed by that machine
     sparse: Sparse | None = None  # the zeros in the weights, where kernels leave them out
     board_reason: str = ""  # why a probe of the device chose this board type; empty if the user named it
+    slot: str = ""  # the slot of the device's store; empty for the store's own releases
     can_roll_back: bool = False  # whether the device keeps an earlier release
 
     @property
@@ -81,6 +82,7 @@ class Report:
             "board_reason": self.board_reason or None,
             "host": {"name": self.host, **{name: getattr(self.facts, name) for name in MACHINE_FACTS}},
             "model": self.model,
+            "slot": self.slot,
             "bundle_digest": f"sha256:{self.bundle_digest}",
             "emulated": self.emulated,
             "outputs": self._outputs(),

@@ -91,13 +91,25 @@ class RunReport:
     peak_rss_kib: int  # largest memory use of a process
     processor: Processor | None  # on which the kernels ran; None for the CPU
     transfer: Transfer
+    slot: str = ""  # the slot of the device's store; empty for the store's own releases
     # For each sample its name and its best five classes, if labels were given
     top: Sequence[tuple[str, tuple[Guess, ...]]] = ()
     waited: tuple[Waited, ...] = ()  # who was at work on the device before, and how long they were waited for
 
     def document(self) -> dict[str, Any]:
         """Return what --json prints; docs/device.md describes it."""
-        fields = ("board", "host", "model", "emulated", "samples", "pieces", "load_ms", "threads", "peak_rss_kib")
+        fields = (
+            "board",
+            "host",
+            "model",
+            "slot",
+            "emulated",
+            "samples",
+            "pieces",
+            "load_ms",
+            "threads",
+            "peak_rss_kib",
+        )
         return {
             **{name: getattr(self, name) for name in fields},
             "bundle_digest": f"sha256:{self.digest}",
@@ -188,6 +200,7 @@ def run(request: RunRequest, device: ConnectedDevice, stages: Stages) -> RunRepo
         transfer=Transfer.of(sampled.sent, device.shell),
         top=tuple(top),
         waited=store.waited,
+        slot=store.slot,
     )
 
 
@@ -198,5 +211,5 @@ def _read_inputs(request: RunRequest, manifest: Manifest, device: ConnectedDevic
         InputError: They do not fit it.
         VerificationError: It was built for another board.
     """
-    check_board(manifest, device.board, root=device.store.root)
+    check_board(manifest, device.board, root=device.store.folder)
     return request.series(manifest), read_labels(request.labels, manifest)

@@ -262,9 +262,19 @@ def state(store: Store, run: Application) -> State:
     return State(run.name, "well" in lines, unit)
 
 
+def trials(store: Store) -> dict[str, Trial]:
+    """Return the last trial of each slot that had one, by its name; the empty one is that of the store's own."""
+    outputs = store.look_in_each_slot(STATE).items()
+    return {slot: trial for slot, output in outputs if (trial := _parse_trial(output))}
+
+
 def trial(store: Store) -> Trial | None:
-    """Return the last trial of a device; None if there was none."""
-    log = _parse_words(store.look(STATE))
+    """Return the last trial of a device, in its slot; None if there was none."""
+    return _parse_trial(store.look(STATE))
+
+
+def _parse_trial(output: str) -> Trial | None:
+    log = _parse_words(output)
     if not (match := _TRIAL.fullmatch(log.get("trial", ""))):
         return None
     new, old, began, digest = match.groups()

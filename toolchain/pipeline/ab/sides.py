@@ -86,7 +86,7 @@ class Side:
         Raises:
             VerificationError: It was.
         """
-        bundle.check_board(self.manifest, board, root=self.device.store.root if self.device else "")
+        bundle.check_board(self.manifest, board, root=self.device.store.folder if self.device else "")
 
 
 @dataclass(frozen=True)
