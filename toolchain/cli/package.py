@@ -57,6 +57,9 @@ class PackageOptions:
         help="Device in devices.toml; the update then uses its folder and restarts the application of its run table.",
     )
     devices: Path | None = same(DeviceOptions, "devices")
+    slot: str = option(
+        "--slot", metavar="NAME", default="", help="Slot of the store for the update. Default: the release without one."
+    )
     unchecked: bool = common.unchecked()
 
     @property
@@ -74,6 +77,8 @@ class PackageOptions:
         Raises:
             InputError: There is such an option.
         """
+        from toolchain.devices import check_slot
+
         if self.unpack and self.kind:
             raise InputError("--unpack and --as cannot be combined", hint="leave one of them out")
         if self.compatible is not None and self.form in {_ARCHIVE, _OFFLINE}:
@@ -82,9 +87,11 @@ class PackageOptions:
             raise InputError(
                 f"--compatible {self.compatible!r} is not a valid name", hint="use letters, digits and . + - _"
             )
-        updating = {"--host": self.host, "--devices": self.devices, "--unchecked": self.unchecked}
+        updating = {"--host": self.host, "--devices": self.devices, "--slot": self.slot, "--unchecked": self.unchecked}
         if (self.unpack or self.form == _ARCHIVE) and (unused := [name for name, value in updating.items() if value]):
             raise InputError(f"{unused[0]} is only for updates", hint="leave it out, or add --as offline")
+        if self.slot:
+            check_slot(self.slot)
 
     def device(self, board: Board) -> Device | None:
         """Return the device that the update is for; None if it is for any device of the board type.
@@ -157,8 +164,8 @@ def _write_update(console: Console, source: Path, options: PackageOptions, *, as
         if device and device.root:
             board = dataclasses.replace(board, root=device.root)
         program = programs.build(programs.RUNNER, bundle.manifest.triple, bundle.manifest.machine, console.say)
-        run_table = device.run if device else None
-        with exporting.prepare(bundle, board, program, run_table, unchecked=options.unchecked) as update:
+        run_table, slot = device.for_slot(options.slot).run if device else None, options.slot
+        with exporting.prepare(bundle, board, program, run_table, slot=slot, unchecked=options.unchecked) as update:
             update_file = exporting.write(
                 options.form, update, target, folder=folder, compatible=options.compatible or ""
             )
@@ -171,6 +178,7 @@ def _write_update(console: Console, source: Path, options: PackageOptions, *, as
         "release": f"sha256:{bundle.digest}",
         "model": bundle.manifest.name,
         "board": bundle.manifest.board,
+        "slot": options.slot,
         "unchecked": unchecked,
     }
     text = f"{update_file.path}: {size_text(update_file.size)}, update sha256:{update_file.sha256}"

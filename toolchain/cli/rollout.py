@@ -165,6 +165,13 @@ class RolloutOptions:
         metavar="GROUPS",
         help="Groups of devices: the total number or share of devices that each one reaches, or a tag.",
     )
+    slot: str = option(
+        "--slot",
+        subject=helptext.ROLLOUT,
+        metavar="NAME",
+        default="",
+        help="Slot of the devices to deploy to. Default: the release without a slot.",
+    )
     rules: RuleOptions = record(RuleOptions)
     state: Path = option(
         "--state", type=common.PATH, default=_STATE, show_default=True, help="File with the progress of the roll-out."
@@ -182,9 +189,12 @@ class RolloutOptions:
         Raises:
             InputError: The source is not a package, or a report would replace the state file.
         """
+        from toolchain.devices import check_slot
         from toolchain.pipeline.source import is_built
 
         self.registry.check(source)
+        if self.slot:
+            check_slot(self.slot)
         if not is_built(source):
             raise InputError(
                 f"{source!r} is not a package; a roll-out deploys one package to every device",
@@ -226,7 +236,7 @@ def _device_work(bundle: Bundle, board: Board, fleet: Fleet, options: RolloutOpt
     from toolchain.pipeline.rollout import DeviceWork
     from toolchain.progress import Stages
 
-    bound = fleet.limits(board.name).latency_ms
+    bound = fleet.limits(board.name, options.slot).latency_ms
     if board.keep < _ENOUGH and (bound or options.rules.roll_back):
         raise InputError(
             f"board {board.name} keeps {board.keep} release(s), so devices cannot go back",
@@ -235,7 +245,8 @@ def _device_work(bundle: Bundle, board: Board, fleet: Fleet, options: RolloutOpt
     preflight.check_host()
     program = device_programs.runner(board, Stages(console.say))
     settings = Settings(budget_s=options.budget)
-    return DeviceWork(bundle, program, board, fleet.devices, options.fleet.ssh(), settings, bound, options.rules.wait_s)
+    ssh, wait_s = options.fleet.ssh(), options.rules.wait_s
+    return DeviceWork(bundle, program, board, fleet.devices, ssh, settings, bound, wait_s, options.slot)
 
 
 REPORTS = {"--json": json_kind("a roll-out's report", "schema_version", "groups"), "--junit": JUNIT, "--html": PAGE}
@@ -261,9 +272,9 @@ def rollout(console: Console, /, source: str, options: RolloutOptions) -> Result
         board = board_files.load(bundle.manifest.board).resolved()
         bundles.check_board(bundle.manifest, board)
         verification.check_referenced(bundle, unchecked=False)
-        fleet = full_fleet.for_board(board.name)
+        fleet = full_fleet.for_board(board.name, options.slot)
         waves = groups.parse_waves(options.waves)
-        plan = state.Plan(bundle.digest, bundle.manifest.name, bundle.manifest.board, fleet.digest, waves)
+        plan = state.Plan(bundle.digest, bundle.manifest.name, bundle.manifest.board, fleet.digest, waves, options.slot)
         assignment = groups.assign(plan.waves, fleet.devices)
         left_out = len(full_fleet.devices) - len(fleet.devices) + full_fleet.unnamed
         if left_out:

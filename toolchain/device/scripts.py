@@ -221,7 +221,7 @@ for slot in "" slots/*; do
     {_RECOVER}
   )
   code=$?
-  [ $code = 0 ] || echo "unrecovered $code"
+  [ $code = 0 ] || echo "unrecovered ${{slot:-.}}"
 done
 set -e
 """

@@ -6,7 +6,7 @@ usage() {
   for line in \
     "usage: sh ${0##*/} [options]" \
     "" \
-    "Applies an update without a network: $model for $board, release sha256:$release" \
+    "Applies an update without a network: $model for $board, release sha256:$release${slot:+, in slot $slot}" \
     "" \
     "  --check         look whether it can be applied, and change nothing" \
     "  --rollback      where the device runs this update, make the release before it current again" \
@@ -51,8 +51,8 @@ megabytes() { # of KiB
 succeed() { # WHAT, as a word of JSON, and in words
   tell "$2"
   [ $json = no ] || printf '{"result": "%s", "model": %s, "release": "sha256:%s", "update": "sha256:%s", "root": %s, %s}\n' \
-    "$1" "$(quoted "$model")" "$release" "$update" "$(quoted "$ROOT")" \
-    "\"before\": $before, \"unpacked_kib\": $needed, \"outputs\": ${difference:-null}"
+    "$1" "$(quoted "$model")" "$release" "$update" "$(quoted "$STORE")" \
+    "\"slot\": \"$slot\", \"before\": $before, \"unpacked_kib\": $needed, \"outputs\": ${difference:-null}"
 }
 
 # --- the command line ------------------------------------------------------------------------------------------------
@@ -99,8 +99,9 @@ find_root() {
     /*) ROOT=$root ;;
     *) ROOT=$PWD/$root ;;
   esac
-  place=$ROOT
+  STORE=$ROOT place=$ROOT
   while [ ! -d "$place" ] && [ "$place" != / ]; do place=$(dirname "$place"); done
+  ROOT=$STORE${slot:+/slots/$slot}
 }
 
 # What root changes becomes root's, and the next deploy of the store's owner would fail.
@@ -184,8 +185,8 @@ older() { # of two versions such as 2.28, whether the first one is the older one
 }
 
 has() { # whether the store has a blob; with --check, where nothing was hashed before, it is hashed
-  [ -f "$ROOT/blobs/sha256/$1" ] || return 1
-  [ $check = no ] || [ "$(sha256sum <"$ROOT/blobs/sha256/$1" | cut -c 1-64)" = "$1" ]
+  [ -f "$STORE/blobs/sha256/$1" ] || return 1
+  [ $check = no ] || [ "$(sha256sum <"$STORE/blobs/sha256/$1" | cut -c 1-64)" = "$1" ]
 }
 
 check_space() {
@@ -231,7 +232,9 @@ lock() {
   token=$(sha256sum </proc/sys/kernel/random/uuid | cut -c 1-16)
   owner=$(printf '%s@%s\toffline update\t\t%s' "$(id -un 2>/dev/null || id -u)" "$(uname -n)" "$token")
   trap 'left $?' 0
+  ROOT=$STORE
   hold
+  ROOT=$STORE${slot:+/slots/$slot}
   held=yes
   note busy # for as long as this runs: nobody ends it for want of a sign of life, and flock frees it at its end
 }
@@ -239,8 +242,8 @@ lock() {
 left() { # on any way out
   trap '' 1 2 15
   [ -z "$child" ] || kill "$child" 2>/dev/null
-  [ $held = no ] || rm -rf "${ROOT:?}/blobs/partial/$token" "$ROOT/run/$token"
-  [ "$1" = 0 ] || [ $told = yes ] || fail 4 "the store $ROOT cannot be locked" "" \
+  [ $held = no ] || rm -rf "${STORE:?}/blobs/partial/$token" "$STORE/run/$token"
+  [ "$1" = 0 ] || [ $told = yes ] || fail 4 "the store $STORE cannot be locked" "" \
     "check that the folder is writable for this user and that the disk is not full"
   exit "$1"
 }
@@ -254,9 +257,18 @@ interrupted() {
 # --- the steps -------------------------------------------------------------------------------------------------------
 
 # A step keeps the lock open: where this shell is killed, a step of its own comes to its end before another one begins.
-change() {
+change() { # in the folder of the slot, or of the store without one
   output=$(set -eu; umask 022; cd "$ROOT"; "$1" 2>&1 </dev/null)
-  [ $? = 0 ] || fail 4 "changing the store on this device failed" "$(printf '%s\n' "$output" | tail -n 5)" \
+  changed $?
+}
+
+change_store() {
+  output=$(set -eu; umask 022; ROOT=$STORE; cd "$ROOT"; "$1" 2>&1 </dev/null)
+  changed $?
+}
+
+changed() { # EXIT CODE
+  [ "$1" = 0 ] || fail 4 "changing the store on this device failed" "$(printf '%s\n' "$output" | tail -n 5)" \
     "check that $ROOT is writable for this user and that the disk is not full"
 }
 
@@ -324,16 +336,27 @@ refused() {
     "the device keeps its previous release; check the model on another device, and export it again"
 }
 
-settle() { # a trial that nobody finishes
-  change recover
-  case $output in
-    *"recovered "*" 0") tell "a release was on trial, and the command that tried it has ended: the release was taken back first" ;;
-    *"recovered "*) tell "a release was on trial, and was taken back first; the application could not be restarted" ;;
+settle() { # trials that nobody finishes, in any slot
+  change_store recover
+  case "$output
+" in
+    *"unrecovered ${slot:+slots/}${slot:-.}
+"*) fail 4 "a release was on trial, and could not be taken back" "$output" \
+      "check that $ROOT is writable for this user and that the disk is not full" ;;
+    *"
+unrecovered "*) tell "a release in another slot was on trial, and could not be taken back" ;;
   esac
+  if printf '%s\n' "$output" | grep -q '^recovered .* 0$'; then
+    tell "a release was on trial, and the command that tried it has ended: the release was taken back first"
+  fi
+  if printf '%s\n' "$output" | grep -q '^recovered .* [1-9][0-9]*$'; then
+    tell "a release was on trial, and was taken back first; the application could not be restarted"
+  fi
 }
 
 apply() {
   tell "checking what the device has"
+  change_store make_slot
   change sweep
   change examine
   check_space
@@ -383,7 +406,7 @@ tried() {
     *"
 end"*) ;;
     *) broken=$output
-      change recover
+      change_store recover
       fail 4 "the trial with $application ended early" "$broken" "apply the update again" ;;
   esac
   set -- $(printf '%s\n' "$output" | sed -n 's/^trial //p')
@@ -432,9 +455,9 @@ main() {
   become
   check_content
   update=$(sha256sum <"$self" | cut -c 1-64)
-  tell "update sha256:$update: $model for $board"
+  tell "update sha256:$update: $model for $board${slot:+, in slot $slot}"
   [ $rollback = yes ] || check_fits
-  (peek)
+  (ROOT=$STORE; peek)
   code=$?
   [ $code = 0 ] || exit $code
   before=null running=$(current)

@@ -67,7 +67,10 @@ def _write_artifact(update: Update, target: Path, compatible: str) -> None:
 
 
 def _header(update: Update, compatible: str) -> bytes:
-    name = re.sub(r"[^\w.+-]", "-", f"{update.bundle.manifest.name}-{update.bundle.digest[:16]}", flags=re.ASCII)
+    slot = f"-{update.slot}" if update.slot else ""
+    name = f"{update.bundle.manifest.name}{slot}-{update.bundle.digest[:16]}"
+    name = re.sub(r"[^\w.+-]", "-", name, flags=re.ASCII)
+    software = f"{_SOFTWARE}{slot}"  # an artifact for one slot must not clear what Mender notes of another
     info = {
         "payloads": [{"type": MODULE}],
         "artifact_provides": {"artifact_name": name},
@@ -75,8 +78,8 @@ def _header(update: Update, compatible: str) -> bytes:
     }
     kind = {
         "type": MODULE,
-        "artifact_provides": {f"{_SOFTWARE}.version": name},
-        "clears_artifact_provides": [f"{_SOFTWARE}.*"],
+        "artifact_provides": {f"{software}.version": name},
+        "clears_artifact_provides": [f"{software}.*"],
     }
     return archive.encode_tar({"header-info": _json(info), "headers/0000/type-info": _json(kind)})
 

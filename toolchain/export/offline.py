@@ -92,6 +92,7 @@ class Update:
     shipment: Shipment  # the same as that of a deploy
     expected: tuple[Path, str] | None  # path and digest of the expected outputs; None without a reference
     application: Application | None = None  # is restarted on the device, and must be well; None to only switch
+    slot: str = ""  # the slot of the device's store; empty for the store's own releases
 
     @property
     def glibc(self) -> str:
@@ -108,7 +109,13 @@ class Update:
 
 @contextlib.contextmanager
 def prepare(
-    bundle: Bundle, board: Board, program: Program, application: Application | None = None, *, unchecked: bool = False
+    bundle: Bundle,
+    board: Board,
+    program: Program,
+    application: Application | None = None,
+    *,
+    slot: str = "",
+    unchecked: bool = False,
 ) -> Iterator[Update]:
     """Gather an update; files that are not in the bundle are in a temporary folder for the time of the block.
 
@@ -125,7 +132,7 @@ def prepare(
         if samples.expected is not None:
             save_expected(work / _EXPECTED, samples.expected, samples.tolerance, samples.rankings)
             expected = (work / _EXPECTED, files.sha256_file(work / _EXPECTED))
-        yield Update(bundle, board, program, shipment, expected, application)
+        yield Update(bundle, board, program, shipment, expected, application, slot)
 
 
 @dataclass(frozen=True)
@@ -183,6 +190,7 @@ def _values(update: Update, extents: Mapping[str, Extent], before: int) -> str:
         "features": " ".join(manifest.cpu_features),
         "glibc": update.glibc,
         "root": board.root,
+        "slot": update.slot,
         "keep": board.keep,
         "threads": board.threads,
         "tolerance": "",
@@ -220,6 +228,7 @@ def _steps(update: Update) -> str:
     steps = {
         "survey": probe_script.FACTS,
         "recover": scripts.RECOVER,
+        "make_slot": scripts.make_slot(update.slot) if update.slot else ":",
         # Nothing is resumed: the contents are at hand, and a killed update's files may need the space.
         "sweep": f"{scripts.SWEEP}rm -rf blobs/partial/*",
         "examine": scripts.examine(blobs),

@@ -110,10 +110,11 @@ def _ask_devices(fleet: Fleet, products: Mapping[str, Product], progress: Tell) 
     def ask(name: str, device: Device) -> DeviceState:
         try:
             with Connection(boards.load(device.board).resolved(), device, fleet.ssh).open() as connected:
-                generations = connected.store.releases.generations()
+                slots = connected.store.releases.in_each_slot()
         except ToolchainError as fault:
             return DeviceState(name, "unreachable", reason=fault.message)
         # An earlier release is one `rollback` away.
+        generations = [generation for slot in slots.values() for generation in slot]
         states = [_state(name, products, entry.digest, current=entry.current) for entry in generations]
         ranks = ("affected", "unclear", "unknown", "not affected")
         return min(states, key=lambda state: (ranks.index(state.state), not state.current), default=_nothing(name))

@@ -14,22 +14,29 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 
 from toolchain import board as boards
 from toolchain import devices, files
-from toolchain.devices import Application, Device
+from toolchain.devices import Application, Device, Slot
 from toolchain.errors import InputError, did_you_mean
 from toolchain.pipeline.rollout import ansible
 from toolchain.shell import is_adb, parse_address
-from toolchain.validation import CONFIG, validate
+from toolchain.validation import CONFIG, SlotName, validate
 
 _TABLES = ("devices", "types")
 _MAX_NAMES = 5
 
 
 @checked_dataclass(frozen=True, config=CONFIG)
-class Limits:
-    """Requirements for every device of one type, from the `types` table of a fleet.toml."""
+class SlotLimits:
+    """Requirements for one slot of every device of one type."""
 
     latency_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None  # a device with a larger median fails
     run: Application | None = None  # the application of devices that name none of their own
+
+
+@checked_dataclass(frozen=True, config=CONFIG)
+class Limits(SlotLimits):
+    """Requirements for every device of one type, from the `types` table of a fleet.toml."""
+
+    slots: dict[SlotName, SlotLimits] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -40,20 +47,20 @@ class Fleet:
     types: Mapping[str, Limits] = field(default_factory=dict)
     unnamed: int = 0  # how many hosts of an inventory have no board type, and take no part
 
-    def limits(self, board: str) -> Limits:
-        return self.types.get(board, Limits())
+    def limits(self, board: str, slot: str = "") -> SlotLimits:
+        """Return the requirements of a type; those of its own releases for no slot."""
+        limits = self.types.get(board, Limits())
+        return limits.slots.get(slot, SlotLimits()) if slot else limits
 
-    def for_board(self, board: str) -> Fleet:
-        """Return the devices of one type, each with its application.
+    def for_board(self, board: str, slot: str = "") -> Fleet:
+        """Return the devices of one type, each with the application of a slot, or of its own releases.
 
         Raises:
             InputError: There are none.
         """
-        limits = self.limits(board)
+        limits = self.limits(board, slot)
         chosen = {
-            name: dataclasses.replace(device, run=device.run or limits.run)
-            for name, device in self.devices.items()
-            if device.board == board
+            name: _for_slot(device, slot, limits.run) for name, device in self.devices.items() if device.board == board
         }
         if not chosen:
             types = sorted({device.board for device in self.devices.values()})
@@ -62,7 +69,8 @@ class Fleet:
                 details=f"its devices are: {', '.join(types)}",
                 hint=did_you_mean(board, types) or "roll out a package that was built for one of them",
             )
-        return Fleet(chosen, {board: limits})
+        kept = Limits(slots={slot: limits}) if slot else Limits(limits.latency_ms, limits.run)
+        return Fleet(chosen, {board: kept})
 
     @property
     def digest(self) -> str:
@@ -71,8 +79,20 @@ class Fleet:
         return files.sha256_bytes(files.canonical_json(value))
 
 
+def _for_slot(device: Device, slot: str, application: Application | None) -> Device:
+    """Return a device with nothing of other slots, and with an application, unless it has its own there."""
+    run = device.for_slot(slot).run or application
+    if slot:
+        return dataclasses.replace(device, run=None, slots={slot: Slot(run)})
+    return dataclasses.replace(device, run=run, slots={})
+
+
 def _as_json(table: Mapping[str, Any]) -> Any:
-    rows = {name: dataclasses.asdict(row) for name, row in table.items()}
+    # No slots are left out: so the digest is that of fleets before there were slots.
+    rows = {
+        name: {key: value for key, value in dataclasses.asdict(row).items() if key != "slots" or value}
+        for name, row in table.items()
+    }
     return json.loads(json.dumps(rows, default=lambda path: str(Path(path).resolve())))
 
 

@@ -128,6 +128,7 @@ class Rollout:
             "package": f"sha256:{self.plan.package}",
             "model": self.plan.model,
             "board": self.plan.board,
+            "slot": self.plan.slot,
             "emulated": self.emulated,
             "state_file": str(self.state),
             "waves": list(self.plan.waves),

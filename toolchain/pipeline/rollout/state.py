@@ -67,6 +67,7 @@ class Plan:
     board: str
     fleet: str  # digest of everything that the fleet file says of the devices of that board type
     waves: tuple[str, ...]
+    slot: str = ""  # the slot of the devices' stores; empty for the stores' own releases
 
 
 @checked_dataclass(frozen=True, config=CONFIG)
@@ -176,6 +177,9 @@ def _changed(saved: _Document, plan: Plan, groups: Mapping[str, int]) -> dict[st
     if old.package != plan.package:
         packages = [f"{side.model} sha256:{side.package}" for side in (old, plan)]
         changed["another package"] = f"package: {packages[0]}, and now {packages[1]}"
+    if old.slot != plan.slot:
+        slots = [f"slot {side.slot}" if side.slot else "no slot" for side in (old, plan)]
+        changed["another slot"] = f"slot: {slots[0]}, and now {slots[1]}"
     if saved.devices.keys() != groups.keys():
         sides = (("removed", saved.devices.keys() - groups.keys()), ("new", groups.keys() - saved.devices.keys()))
         changed["other devices"] = "devices: " + "; ".join(

@@ -34,6 +34,7 @@ class DeviceWork:
     settings: Settings
     latency_ms: float | None = None  # a device with a larger median fails; None for no limit
     wait_s: float = 0.0  # seconds to wait while others are at work on a device
+    slot: str = ""  # the slot of their stores; empty for the stores' own releases
 
     def deploy(self, visit: Visit) -> Outcome:
         """Deploy to a device and check the latency limit of its type, under one lock.
@@ -73,7 +74,7 @@ class DeviceWork:
     def _locked_device(self, visit: Visit) -> Iterator[ConnectedDevice]:
         entry, patience = self.devices[visit.name], Patience(self.wait_s)
         with (
-            Connection(self.board, entry, self.ssh, patience=patience).open() as device,
+            Connection(self.board, entry, self.ssh, patience=patience, slot=self.slot).open() as device,
             visit.closing(device.shell),
             device.store.lock(Owner.here(f"rollout {self.bundle.manifest.name}")),
         ):
