@@ -315,6 +315,7 @@ _IN_EACH_SLOT = """
 store=$ROOT
 cd "$store" 2>/dev/null || exit 0
 for slot in "" slots/*; do
+  case $slot in *[!A-Za-z0-9_/-]*) continue ;; esac
   [ -z "$slot" ] || [ -d "$store/$slot" ] || continue
   printf '%s %s\\n' {token} "${{slot#slots/}}"
   (
