@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.support import bundles, deploy_client, disks
+from tests.support.slots import SLOTS, folder_of, own
 
 CUTS = int(os.environ.get("TOOLCHAIN_CUTS", "10"))
+SLOT_CUTS = int(os.environ.get("TOOLCHAIN_SLOT_CUTS", "3"))
+SLOT_SEED = os.environ.get("TOOLCHAIN_SLOT_CUTS_SEED", "slots")
 
 
 @pytest.fixture
@@ -44,6 +47,43 @@ def test_power_cuts(disk, bulky, program, capsys):
             assert bundles.whole_release(root) == new.digest
     with capsys.disabled():
         print(f"\n{CUTS} power cuts: {found['old']} old, {found['new']} new")  # noqa: T201
+
+
+@pytest.mark.timeout(60 + 30 * SLOT_CUTS)
+def test_power_cuts_during_deploys_to_one_of_three_slots(disk, bulky, program, capsys):
+    """All three models have the same release at times, and so the same files on the disk."""
+    root, current = disk.point / "device", dict.fromkeys(SLOTS, 0)
+    with disk.mounted():
+        for slot in SLOTS:
+            deploy_client.plain_deploy(bulky[0], program, root, slot=slot)
+        seconds = deploy_client.duration(bulky[0], root, slot=SLOTS[1])
+    found = {"old": 0, "new": 0}
+    stream = random.Random(SLOT_SEED)  # noqa: S311 - seeded, so that a failure comes again
+    for index in range(SLOT_CUTS):
+        slot = SLOTS[(index + 1) % len(SLOTS)]
+        folder, new, old = folder_of(root, slot), bulky[1 - current[slot]], bulky[current[slot]]
+        others = [name for name in SLOTS if name != slot]
+        with disk.mounted(), disk.kept_busy(), deploy_client.started(new, root, slot=slot) as client:
+            before = {name: own(root, name) for name in others}
+            deploy_client.begin(client)
+            if index % 2:
+                _until_switched(folder)
+            else:
+                time.sleep(stream.uniform(0, 2.0 * seconds))
+            disk.cut()
+            client.kill()
+            client.wait()
+        with disk.mounted():
+            assert {name: own(root, name) for name in others} == before
+            for name in others:
+                assert bundles.whole_release(folder_of(root, name)) == bulky[current[name]].digest
+            found[{old.digest: "old", new.digest: "new"}[bundles.whole_release(folder)]] += 1
+            deploy_client.plain_deploy(new, program, root, slot=slot)
+            assert bundles.whole_release(folder) == new.digest
+            assert {name: own(root, name) for name in others} == before
+        current[slot] = 1 - current[slot]
+    with capsys.disabled():
+        print(f"\n{SLOT_CUTS} power cuts in one of three slots: {found['old']} old, {found['new']} new")  # noqa: T201
 
 
 def _until_switched(root: Path) -> None:

@@ -87,6 +87,8 @@ def world(tmp_path_factory, tiny):
     bundles.variant(tiny, folder / "broken", {bundle_room.LIBRARY: b"\x7fELF this is no library"})
     bundles.variant(tiny, folder / "wrong-output", {bundle_room.REFERENCE: _wrong_reference(tiny)})
     assert toolchain("deploy", tiny.folder, "--root", folder / "device", "--budget", 0).code == 0
+    for name in ("blobs/partial", "slots/detector", "slots/classifier"):
+        (folder / "slots" / name).mkdir(parents=True)
     with _busy(folder / "busy"):
         yield folder
 

@@ -1,7 +1,7 @@
 """A client of its own that deploys one bundle, for tests that kill it on the way.
 
-`python -m tests.support.deploy_client ROOT BUNDLE [HOST SSH_CONFIG]` says "ready", waits for a line, deploys, and says
-"done".
+`python -m tests.support.deploy_client ROOT SLOT BUNDLE [HOST SSH_CONFIG]` says "ready", waits for a line, deploys, and
+says "done". SLOT is empty for the store's own releases.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from toolchain.shell import SshOptions, open_shell
 KEEP = 1  # what another release replaces is removed, so that every deploy has something to send
 
 
-def plain_deploy(made: Bundle, program: Program, root: Path, ssh: tuple[str, ...] = ()) -> None:
+def plain_deploy(made: Bundle, program: Program, root: Path, ssh: tuple[str, ...] = (), slot: str = "") -> None:
     """Deploy from this process; `ssh` is empty, or a host and an ssh_config that knows it."""
     options = SshOptions(config_file=Path(ssh[1])) if ssh else SshOptions()
     with open_shell(ssh[0] if ssh else None, config=options) as shell:
-        deploys.deploy(made, program, shell, Store(shell, str(root)), keep=KEEP, threads=1)
+        deploys.deploy(made, program, shell, Store(shell, str(root), slot=slot), keep=KEEP, threads=1)
 
 
 @contextlib.contextmanager
-def started(made: Bundle, root: Path, ssh: tuple[str, ...] = ()) -> Iterator[subprocess.Popen[str]]:
+def started(made: Bundle, root: Path, ssh: tuple[str, ...] = (), slot: str = "") -> Iterator[subprocess.Popen[str]]:
     """Start a client that is about to deploy; it begins when it is told so by `begin`."""
-    argv = [sys.executable, "-m", "tests.support.deploy_client", str(root), str(made.folder), *ssh]
+    argv = [sys.executable, "-m", "tests.support.deploy_client", str(root), slot, str(made.folder), *ssh]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     # Who is killed cannot clean up: its temporary files go where pytest cleans up.
     environment = {**os.environ, "TMPDIR": str(made.folder.parent)}
@@ -54,22 +54,22 @@ def begin(client: subprocess.Popen[str]) -> None:
     client.stdin.flush()
 
 
-def duration(made: Bundle, root: Path, ssh: tuple[str, ...] = ()) -> float:
+def duration(made: Bundle, root: Path, ssh: tuple[str, ...] = (), slot: str = "") -> float:
     """Deploy with a client that nobody kills; return how many seconds it took."""
-    with started(made, root, ssh) as client:
+    with started(made, root, ssh, slot) as client:
         start = time.monotonic()
         begin(client)
         assert client.stdout.readline() == "done\n"
         return time.monotonic() - start
 
 
-def main(root: str, folder: str, *ssh: str) -> int:
+def main(root: str, slot: str, folder: str, *ssh: str) -> int:
     made = bundle.load(Path(folder))
     program = programs.build(programs.RUNNER, made.manifest.triple, made.manifest.machine)
     print("ready", flush=True)  # noqa: T201 - the protocol above
     sys.stdin.readline()
     try:
-        plain_deploy(made, program, Path(root), ssh)
+        plain_deploy(made, program, Path(root), ssh, slot)
     except ToolchainError as fault:
         print(f"error: {fault.message}\n{fault.details}", file=sys.stderr)  # noqa: T201
         return fault.exit_code

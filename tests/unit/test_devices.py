@@ -63,7 +63,7 @@ def test_devices(folder, text):
         ("[a]\nboard = 'pi'\nhost = 'h'\nroot = 'models'", [f"a.root: 'models' {FOLDER}"]),
         (
             "[a]\nboard = 'pi'\nhost = 'h'\nx = 1",
-            ["a.x: unknown key (known keys: board, host, root, ssh_config, emulated, run, power, tags)"],
+            ["a.x: unknown key (known keys: board, host, root, ssh_config, emulated, run, power, tags, slots)"],
         ),
         ("[a]\nboard = 'pi'\nhost = 'h'\nemulated = 'yes'", ["a.emulated: 'yes' should be a valid boolean"]),
         ("[a]\nboard = 'pi'\nhost = 5\n[b]\nhost = 'h'", ["a.host: 5 should", "b.board: is missing"]),
@@ -278,3 +278,39 @@ def test_an_entry_does_not_follow_whatever_device_is_attached(folder):
     with pytest.raises(InputError, match=r"device phone of .* has the host adb:") as caught:
         devices.load_devices(folder / "lab.toml")
     assert "adb:SERIAL" in caught.value.hint
+
+
+SLOTS = """
+[kitchen]
+board = "rpi4"
+host = "me@10.0.0.7"
+[kitchen.run]
+unit = "main.service"
+[kitchen.slots.detector.run]
+restart = "restart"
+health = "check"
+"""
+
+
+def test_each_slot_has_its_own_application(folder):
+    (folder / "lab.toml").write_text(SLOTS)
+    kitchen = devices.load_devices(folder / "lab.toml")["kitchen"]
+    assert kitchen.for_slot("").run.unit == "main.service"
+    assert kitchen.for_slot("detector").run.restart == "restart"
+    assert kitchen.for_slot("classifier").run is None
+
+
+@pytest.mark.parametrize("name", ["Detector", "a b", "..", "-x", "x" * 33])
+def test_the_names_of_slots_are_checked(folder, name):
+    (folder / "lab.toml").write_text(SLOTS.replace("slots.detector", f'slots."{name}"'))
+    with pytest.raises(InputError) as caught:
+        devices.load_devices(folder / "lab.toml")
+    assert "kitchen.slots" in caught.value.details
+    with pytest.raises(InputError, match="not the name of a slot"):
+        devices.check_slot(name)
+
+
+def test_the_commands_of_a_slot_are_commands_too(folder):
+    (folder / "devices.toml").write_text(SLOTS)
+    with pytest.raises(InputError, match=r"has slots.detector.run.restart and slots.detector.run.health, which runs"):
+        devices.load_devices()

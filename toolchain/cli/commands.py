@@ -30,6 +30,7 @@ SECTIONS = {
         "run": Entry("device", "Run the deployed release on your own inputs."),
         "status": Entry("device", "Show what a device is and which releases it has."),
         "rollback": Entry("device", "Make the previous release current again."),
+        "remove": Entry("device", "Remove a slot, with its releases, from a device."),
         "rollout": Entry("rollout", "Deploy a package to many devices, group by group."),
         "sdk": Entry("sdk", "Write the C and Python libraries for your application."),
     },

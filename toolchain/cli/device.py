@@ -481,3 +481,25 @@ def rollback(console: Console, /, device: SlotOptions, *, as_json: bool) -> Resu
     document = {"slot": connected.store.slot, **dataclasses.asdict(previous)}
     document |= {"application": started, "waited": connected.store.waited}
     return Result(text, document, as_json)
+
+
+@declare.command()
+@connection.slot_options
+@declare.json_flag
+@click.pass_obj
+def remove(console: Console, /, device: SlotOptions, *, as_json: bool) -> Result:
+    """Its application is stopped, if devices.toml has a run table for the slot. Other slots are not touched."""
+    from toolchain.device import deploy as deploying
+    from toolchain.device.lock import Owner
+
+    if not device.slot:
+        raise InputError(
+            "which slot? --slot is missing",
+            details="the releases without a slot stay as long as the store",
+            hint="`toolchain status` lists the slots of a device",
+        )
+    with open_device(device.board(), device, console.say) as connected, connected.store.lock(Owner.here("remove")):
+        removed = [item.digest for item in connected.store.releases.generations()]
+        deploying.remove(connected, console.say)
+    document = {"host": connected.name, "slot": device.slot, "releases": removed, "waited": connected.store.waited}
+    return Result(f"{connected.name} has no slot {device.slot} any more", document, as_json)

@@ -163,6 +163,18 @@ def _make_current(
     return changed, started, verified
 
 
+def remove(device: ConnectedDevice, progress: Callable[[str], None]) -> None:
+    """Remove the slot of a device, and stop its application, if there is one; the caller holds the lock.
+
+    Raises:
+        DeviceError: The device is lost, or its disk fails.
+    """
+    run = device.entry.run
+    stop = application.stop_script(run) if run else ":"
+    if "not stopped" in device.store.remove_slot(stop).splitlines():
+        progress(f"the release is removed, but {run.name if run else 'the application'} could not be stopped")
+
+
 def roll_back(device: ConnectedDevice, progress: Callable[[str], None]) -> tuple[Generation, Started | None]:
     """Make the release before the current one current again; the caller holds the lock.
 

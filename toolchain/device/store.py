@@ -224,15 +224,13 @@ class Store:
         if self.slot and "new slot" in self.change_store(scripts.make_slot(self.slot)).splitlines():
             self._report(f"slot {self.slot} is new on {self.name}")
 
-    def remove_slot(self, stop: str = ":") -> None:
+    def remove_slot(self, stop: str = ":") -> str:
         """Remove the slot with its releases; `stop` is a script that then ends its application.
 
-        Raises:
-            DeviceError: That failed; or the store's own releases cannot be removed.
+        Returns:
+            The output of that script.
         """
-        if not self.slot:
-            raise RuntimeError("the store itself is not a slot")
-        self.change_store(scripts.remove_slot(self.slot, stop))
+        return self.change_store(scripts.remove_slot(self.slot, stop))
 
     # --- scripts -------------------------------------------------------------------------------------------------
 

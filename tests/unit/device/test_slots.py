@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.slots import SHARED, SLOTS, folder_of, own
 from tests.support.stores import installed, locked, release
 from toolchain.device import application
 from toolchain.device.lock import Owner
@@ -18,8 +19,6 @@ from toolchain.errors import DeviceError, InputError, UnhealthyError
 from toolchain.shell import LocalShell
 
 BEFORE_SLOTS = Path(__file__).parents[2] / "data" / "store-before-slots.sh"
-SLOTS = ("", "detector", "classifier")
-SHARED = {"blobs", "runners", "servers", "inputs", "run", "lock", "lock.within"}
 
 
 def in_slot(root: Path, slot: str, said: list[str] | None = None) -> Store:
@@ -44,29 +43,10 @@ def three(root, filled) -> dict[str, Store]:
     return {slot: in_slot(root, slot) for slot in SLOTS}
 
 
-def content(folder: Path) -> dict[str, object]:
-    """Everything in a folder: the targets of links, and the bytes of files and where these are on the disk."""
-    found: dict[str, object] = {}
-    for path in sorted(folder.rglob("*")):
-        name = str(path.relative_to(folder))
-        if path.is_symlink():
-            found[name] = str(path.readlink())
-        elif path.is_file():
-            found[name] = (path.stat().st_ino, path.read_bytes())
-    return found
-
-
-def own(root: Path, slot: str) -> dict[str, object]:
-    """What belongs to a slot alone, or to the store's own releases."""
-    folder = root / "slots" / slot if slot else root
-    return {name: value for name, value in content(folder).items() if name.split("/")[0] not in {*SHARED, "slots"}}
-
-
 def test_each_slot_has_its_own_current_release(three, root):
     for slot, store in three.items():
         assert [item.name for item in store.releases.generations()] == ["shared by all", f"second of {slot}"]
-        folder = root / "slots" / slot if slot else root
-        assert (folder / "current" / "data").read_bytes() == f"data of second of {slot}".encode()
+        assert (folder_of(root, slot) / "current" / "data").read_bytes() == f"data of second of {slot}".encode()
     assert three[""].slots() == ("classifier", "detector")
     assert {slot: len(items) for slot, items in three[""].releases.in_each_slot().items()} == dict.fromkeys(three, 2)
 

@@ -151,6 +151,7 @@ if well; then echo well; else echo unwell; fi
 _RUNTIME = 'XDG_RUNTIME_DIR="${XDG_RUNTIME_DIR:-/run/user/$(id -u)}"'
 _LOOK_S = 30
 """Longest time of one command when the state is only read."""
+_STOP_S = 120
 _AGE = re.compile(r"[0-9]{1,12}")  # negative if the clock was set back
 _TRIAL = re.compile(r"([0-9]{1,9}) ([0-9]{1,9}) ([0-9]{1,12}) ([0-9a-f]{64})")
 _ENDS = {"interrupted": "interrupted", "failed": "failed", "healthy": "healthy", "untouched": "healthy"}
@@ -283,6 +284,12 @@ def _parse_trial(output: str) -> Trial | None:
         return Trial(digest, int(new), int(old), int(began), ended)
     age = int(log["open"]) if _AGE.fullmatch(log["open"]) else 0
     return Trial(digest, int(new), int(old), int(began), "open", age)
+
+
+def stop_script(run: Application) -> str:
+    """Return the script that ends an application whose release is gone; it prints `not stopped` if that fails."""
+    stop = shlex.quote(_commands(run)[1])
+    return f'timeout -s KILL {_STOP_S} sh -c {stop} >/dev/null 2>&1 </dev/null 9>&- || echo "not stopped"'
 
 
 def trial_script(digest: str, run: Application) -> str:
