@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import bundles, deploy_client, disks, sshd, stores, systemd, userlands
-from tests.support.applications import Place
+from tests.support.applications import Place, shipped_unit
 from tests.support.commands import toolchain
 from tests.support.paths import ROOT
 from tests.support.stores import holder, locked, soon
@@ -58,13 +58,6 @@ def manager(tmp_path, monkeypatch):
     with systemd.managing(tmp_path / "systemd") as running:
         monkeypatch.setenv("XDG_RUNTIME_DIR", str(running.runtime))
         yield running
-
-
-def shipped_unit(place: Place) -> str:
-    """The unit that comes with the toolchain, with the paths of this test."""
-    text = Path(application.__file__).with_name("edge-application.service").read_text()
-    text = text.replace("%h/.local/share/edge-toolchain", str(place.root))
-    return text.replace(f"%h/bin/detector --release {place.root}/current", place.start)
 
 
 @pytest.fixture

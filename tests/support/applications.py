@@ -13,6 +13,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from toolchain.device import application
+
 PROGRAM = """
 cd "$1" || exit
 release=$(readlink -f "$2/current") || exit
@@ -43,7 +45,7 @@ case $name in *mute*) echo "the model is not loaded"; exit 1 ;; *slow*) sleep 1 
 
 @dataclass(frozen=True)
 class Place:
-    """Where an application is, and of which store."""
+    """Where an application is, and of which store, or slot of one."""
 
     folder: Path
     root: Path
@@ -88,3 +90,10 @@ class Place:
         pid, _ = self.running()
         if pid:
             os.kill(pid, signal.SIGKILL)
+
+
+def shipped_unit(place: Place) -> str:
+    """The unit that comes with the toolchain, with the paths of a test."""
+    text = Path(application.__file__).with_name("edge-application.service").read_text()
+    text = text.replace("%h/.local/share/edge-toolchain", str(place.root))
+    return text.replace(f"%h/bin/detector --release {place.root}/current", place.start)

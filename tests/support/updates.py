@@ -24,11 +24,12 @@ def written(
     *,
     kind: str = "offline",
     run: Application | None = None,
+    slot: str = "",
     unchecked: bool = False,
     **how: Any,
 ) -> WrittenUpdate:
     """Export a bundle for this machine; `how` is what `export.write` takes beside."""
-    with export.prepare(made, board.load("local").resolved(), program, run, unchecked=unchecked) as update:
+    with export.prepare(made, board.load("local").resolved(), program, run, slot=slot, unchecked=unchecked) as update:
         return export.write(kind, update, target, **how)
 
 
