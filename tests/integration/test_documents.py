@@ -167,6 +167,7 @@ TABLE: Mapping[str, list[tuple[str, Shown | Written | Run]]] = {
     ],
     "docs/device.md": [
         ("ROOT/", DRAWING),
+        ("toolchain deploy detector.onnx", Run({r"(detector|classifier)\.onnx": "mlp"})),
         (
             "toolchain run",
             Run(
