@@ -264,8 +264,8 @@ class Device:
         command = [TOOLCHAIN, *words[0].split(), *device, *words[1:]]
         return run(etc.within(self.folder / "etc", self.trust, command), code)
 
-    def deploy(self, made, code=0):
-        return self.toolchain("deploy", made.folder, "--budget", 0, code=code)
+    def deploy(self, made, *more, code=0):
+        return self.toolchain("deploy", made.folder, "--budget", 0, *more, code=code)
 
 
 @pytest.fixture
@@ -303,6 +303,18 @@ def test_a_minimum_and_a_floor_stop_a_roll_back(device, tiny, tmp_path, alice):
     assert (said["current"]["digest"], said["signature"]["verified"]["floor"]) == (new.digest, 2)
     assert "would exclude it" in device.toolchain("trust floor", 4, code=2).stderr
     assert json.loads(device.toolchain("trust floor", 3, "--json").stdout)["floor"] == 3
+
+
+def test_a_slot_has_floors_of_its_own(device, tiny, tmp_path, alice):
+    old = signers.signed(tiny, tmp_path / "old", [alice], sequence=1)
+    new = bundles.reweighted(tiny, tmp_path / "weights", seed=1)
+    device.deploy(signers.signed(new, tmp_path / "new", [alice], sequence=3, minimum=2), "--slot", "detector")
+    assert "none below 2" in device.deploy(old, "--slot", "detector", code=VERIFICATION).stderr
+    device.deploy(old)
+    said = json.loads(device.toolchain("trust floor", 3, "--slot", "detector", "--json").stdout)
+    assert (said["bundle"], said["floor"]) == (new.digest, 3)
+    floors = tmp_path.glob("device/**/floors/*")
+    assert [str(path.relative_to(tmp_path / "device")) for path in floors] == ["slots/detector/floors/dense"]
 
 
 def test_a_power_cut_before_the_minimum_was_noted_changes_nothing(device, tiny, tmp_path, alice):

@@ -51,6 +51,8 @@ SWITCHES = frozenset(
             "ROWS_SEED",
             "SESSIONS",
             "SIGNATURES",
+            "SLOT_CUTS",
+            "SLOT_CUTS_SEED",
             "STRICT",
             "TABLE",
             "THIRD_PARTY",

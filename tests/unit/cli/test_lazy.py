@@ -57,7 +57,7 @@ def test_completing_a_command_imports_none(monkeypatch):
     for name, value in {"_TOOLCHAIN_COMPLETE": "bash_complete", "COMP_WORDS": "toolchain ", "COMP_CWORD": "1"}.items():
         monkeypatch.setenv(name, value)
     assert loaded_by() == set()
-    found = cli.shell_complete(click.Context(cli), "re")
+    found = cli.shell_complete(click.Context(cli), "rec")
     assert [(one.value, one.help[:10]) for one in found] == [("records", "Show, merg")]
     assert "--debug" in {one.value for one in cli.shell_complete(click.Context(cli), "--")}
 
