@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from tests.support import nets, opencl
+from tests.support import bundles, deploy_client, nets, opencl
 from tests.support.commands import done, parsed, toolchain
 from tests.support.parts import require
 from tests.support.paths import DATA
@@ -183,6 +183,53 @@ except edge_model.EdgeError as fault:
     assert seen.stdout.splitlines()[-1] == "2 the model is closed"
     assert len(seen.stdout.splitlines()) == 4
     np.testing.assert_allclose(np.load(place / "found.npy"), wanted, rtol=1e-4, atol=1e-6)
+
+
+BESIDE = """
+import os, sys, threading
+import numpy as np
+sys.path.insert(0, sys.argv[1])
+import edge_model
+given, right = np.load(sys.argv[3]), [0, 0]
+wanted = [np.load(path) for path in sys.argv[4:]]
+def count():
+    return len(os.listdir("/proc/self/task"))
+before = count()
+models = [edge_model.Model(f"{sys.argv[2]}/slots/{slot}/current", threads=2) for slot in ("detector", "classifier")]
+print(count() - before)
+def run(index, times):
+    (name,) = models[index].inputs
+    for _ in range(times):
+        (found,) = models[index].run({name: given}).values()
+        right[index] += np.allclose(found, wanted[index], rtol=1e-4, atol=1e-5)
+for _ in range(50):
+    run(0, 1)
+    run(1, 1)
+both = [threading.Thread(target=run, args=(index, 200)) for index in (0, 1)]
+for thread in both:
+    thread.start()
+for thread in both:
+    thread.join()
+models[0].close()
+run(1, 1)
+models[1].close()
+print(*right, count() - before)
+"""
+
+
+def test_two_models_of_one_store_in_one_process(sdk, tiny, program, answers, tmp_path):
+    """In turns on one thread, then each on a thread of its own; closing one leaves the other."""
+    other = bundles.reweighted(tiny, tmp_path / "other", seed=3)
+    made = {"detector": tiny, "classifier": other}
+    for slot, one in made.items():
+        deploy_client.plain_deploy(one, program, tmp_path / "device", slot=slot)
+        np.save(tmp_path / f"{slot}.npy", *bundle.Reference.read(one.reference).outputs.values())
+    np.save(tmp_path / "given.npy", *answers.inputs.values())
+    files = [tmp_path / f"{name}.npy" for name in ("given", *made)]
+    seen = ran(sys.executable, "-c", BESIDE, sdk / "python", tmp_path / "device", *files)
+    assert seen.stderr == ""
+    workers = 2 * (min(2, len(os.sched_getaffinity(0))) - 1)  # one more thread for each model: the pools are their own
+    assert seen.stdout.splitlines() == [str(workers), "250 251 0"]
 
 
 COMPARE = """

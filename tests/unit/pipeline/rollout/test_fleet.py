@@ -112,3 +112,38 @@ def test_an_inventory_beside_a_fleet(write):
         fleet.read(
             write(TEXT), write('{"_meta": {"hostvars": {"kitchen": {"edge_board": "x86_64"}}}}', "inventory.json")
         )
+
+
+SLOTS = """
+[types.x86_64.slots.detector]
+latency_ms = 9
+run = { unit = "detector.service" }
+
+[devices.kitchen.slots.detector]
+run = { restart = "true", health = "false" }
+"""
+
+
+def test_a_slot_has_limits_and_applications_of_its_own(write):
+    whole_fleet = fleet.read(write(TEXT + SLOTS))
+    in_slot = whole_fleet.for_board("x86_64", "detector")
+    assert in_slot.limits("x86_64", "detector").latency_ms == 9
+    assert in_slot.devices["kitchen"].for_slot("detector").run == Application(restart="true", health="false")
+    assert in_slot.devices["yard"].for_slot("detector").run == Application(unit="detector.service")
+    other = whole_fleet.for_board("x86_64", "classifier")
+    assert other.limits("x86_64", "classifier").latency_ms is None
+    assert other.devices["yard"].for_slot("classifier").run is None
+
+
+def test_what_is_set_for_one_slot_changes_no_roll_out_to_another(write):
+    with_slots, without = fleet.read(write(TEXT + SLOTS)), fleet.read(write(TEXT))
+    for slot in ("", "classifier"):
+        assert with_slots.for_board("x86_64", slot).digest == without.for_board("x86_64", slot).digest
+    assert with_slots.for_board("x86_64", "detector").digest != without.for_board("x86_64", "detector").digest
+
+
+def test_the_name_of_a_slot_is_checked(write):
+    with pytest.raises(InputError) as caught:
+        fleet.read(write(TEXT + SLOTS.replace("slots.detector]\nlatency", "slots.Detector]\nlatency")))
+    assert "types" not in caught.value.details
+    assert "x86_64.slots" in caught.value.details

@@ -44,6 +44,7 @@ def test_a_file_that_is_empty_is_a_new_one(path):
         (dataclasses.replace(PLAN, fleet="e" * 64), GROUPS, "a changed fleet", "an address, a limit"),
         (PLAN, {"a": 1, "c": 2}, "other devices", "1 removed, such as b; 1 new, such as c"),
         (dataclasses.replace(PLAN, waves=("100%",)), GROUPS, "other waves", "1,100%, and now 100%"),
+        (dataclasses.replace(PLAN, slot="detector"), GROUPS, "another slot", "no slot, and now slot detector"),
         (PLAN, {"a": 2, "b": 1}, "other groups", "other groups"),
     ],
 )
