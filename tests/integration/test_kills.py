@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import os
 import random
+import subprocess
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -18,8 +19,10 @@ import numpy as np
 import pytest
 
 from tests.support import bundles, deploy_client, sshd
+from tests.support.slots import SLOTS, folder_of, own
 from toolchain import tensors
 from toolchain.device import runner, verification
+from toolchain.device.rate import Rate
 from toolchain.errors import ToolchainError
 from toolchain.native.programs import Program
 from toolchain.shell import LocalShell
@@ -75,6 +78,48 @@ def test_kills(way, bulky, program, tmp_path, request, capsys):
         print(f"\n{way}: {tally}; a deploy takes {seconds:.2f} s")  # noqa: T201 - the figure that is asked for
     assert tally.wrong == []
     assert tally.slowest_lock < LOCK_FREE_S
+
+
+def test_kills_in_one_slot_beside_models_that_run(bulky, program, tmp_path, capsys):
+    """The models of the other slots are run by the real runner, ten times a second, and are never disturbed."""
+    root, others, tally = tmp_path / "device", [slot for slot in SLOTS if slot != "detector"], Tally()
+    for slot in SLOTS:
+        deploy_client.plain_deploy(bulky[0], program, root, slot=slot)
+    seconds, stream = deploy_client.duration(bulky[1], root, slot="detector"), random.Random("slots")  # noqa: S311
+    with contextlib.ExitStack() as stack:
+        running = {slot: stack.enter_context(_running(root, slot, program, bulky[0], tmp_path)) for slot in others}
+        before = {slot: own(root, slot) for slot in others}
+        for index in range(max(2, KILLS // 4)):
+            old, new = bulky[(index + 1) % 2], bulky[index % 2]
+            with deploy_client.started(new, root, slot="detector") as client:
+                deploy_client.begin(client)
+                time.sleep(stream.uniform(0, 1.05 * seconds))
+                _kill(client, None)
+            _until_free(root)
+            _judge(root / "slots" / "detector", {old.digest: "old", new.digest: "new"}, tally)
+            _deploy_again(tally, lambda made=new: deploy_client.plain_deploy(made, program, root, slot="detector"))
+            assert {slot: own(root, slot) for slot in others} == before
+            assert {slot: process.poll() for slot, process in running.items()} == dict.fromkeys(others)
+    with capsys.disabled():
+        print(f"\none of three slots: {tally}")  # noqa: T201
+    assert tally.wrong == []
+
+
+@contextlib.contextmanager
+def _running(root: Path, slot: str, program: Program, made: bundles.Bundle, folder: Path):
+    """Run the current release of a slot for as long as the block takes."""
+    given, out = folder / f"given-{slot}", folder / f"out-{slot}"
+    for path in (given, out):
+        path.mkdir()
+    tensors.save(given / runner.INPUTS, verification.samples_of(made).inputs)
+    plan = runner.Plan(budget_s=0.0, min_runs=1, max_runs=1, rate=Rate(0.1, 3600.0, 0.1))
+    folders = {"runners": str(program.path.parent), "inputs": str(given)}
+    argv = runner.command(folders, str(folder_of(root, slot) / "current"), str(out), plan, threads=1)
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def _config(server: sshd.Server) -> str:
