@@ -80,6 +80,23 @@ def test_a_group_is_taken_back_by_the_devices_own_way_also_after_a_kill(fleet, p
     assert "Rolled back" in (tmp_path / "page.html").read_text()
 
 
+def test_a_slot_is_rolled_out_beside_what_devices_run(fleet, packages):
+    devices, _server = fleet
+    old, new = packages
+    devices.write()
+    rolled_out(devices, old, "--waves", "100%")
+    report = rolled_out(devices, new, "--waves", "100%", "--slot", "detector", "--fresh")
+    assert (report["slot"], [one["before"] for one in report["devices"]]) == ("detector", [""] * 3)
+    for name in devices.entries:
+        assert bundles.whole_release(devices.root(name)) == old.digest
+        assert bundles.whole_release(devices.root(name) / "slots" / "detector") == new.digest
+    words = ("--fleet", devices.path, "--state", devices.folder / "rollout.json", "--waves", "100%")
+    assert "slot: slot detector, and now no slot" in toolchain("rollout", new.folder, *words).err
+    words = ("affected", "pkg:pypi/apache-tvm", "--fleet", devices.path, "--releases", new.folder, "--json")
+    answer = json.loads(toolchain(*words).out)
+    assert [(one["state"], one["digest"]) for one in answer["devices"]] == [("affected", new.digest)] * 3
+
+
 def test_devices_whose_releases_contain_a_component(fleet, packages, tmp_path):
     devices, _server = fleet
     old, new = packages

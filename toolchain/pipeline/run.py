@@ -139,6 +139,7 @@ class RunReport:
         rows = [
             ("model", self.model),
             ("release", self.digest[:16]),
+            *([("slot", self.slot)] if self.slot else []),
             ("board", f"{self.board} at {self.host}{mark}"),
             *([("computed on", self.processor.text)] if self.processor else []),
             ("samples", f"{self.samples} in {self.pieces} process(es) on {self.threads} thread(s)"),

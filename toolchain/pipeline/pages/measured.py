@@ -86,6 +86,7 @@ def _result(report: Report) -> list[tuple[str, str]]:
     return [
         ("model", report.model),
         ("release", report.bundle_digest[:16]),
+        *([("slot", report.slot)] if report.slot else []),
         ("board", f"{report.board} at {report.host}{mark}"),
         ("device", f"{facts.cpu or facts.machine}, {facts.cpus} CPUs, {facts.kernel}"),
         ("computed on", run.processor.text if run.processor else ""),
