@@ -136,8 +136,9 @@ def current(store: Store, name: str) -> Current:
     """
     generation = store.releases.current()
     if generation is None:
+        place = f"slot {store.slot} of {name}" if store.slot else name
         deploy = "toolchain deploy MODEL" + (f" --slot {store.slot}" if store.slot else "")
-        raise DeviceError(f"no release is deployed on {store.place}", hint=f"deploy a model first: `{deploy}`")
+        raise DeviceError(f"no release is deployed on {place}", hint=f"deploy a model first: `{deploy}`")
     data = store.read(f"releases/{generation.digest}/{bundles.MANIFEST}")
     return Current(generation, bundle.read_manifest(data, f"the release on {name}"))
 
