@@ -28,6 +28,7 @@ _ARM_WORDS = re.compile(r"aarch64|armv7|\barm|android|rpi4|pynq")
 def pytest_addoption(parser):
     parser.addoption("--quick", action="store_true", help=f"leave out {_QUICK}")
     parser.addoption("--nightly", action="store_true", help="run those marked `nightly` too: see `make nightly`")
+    parser.addoption("--prepare", action="store_true", help="only build the device programs and the tests' bytecode")
 
 
 def pytest_configure(config):
@@ -35,6 +36,8 @@ def pytest_configure(config):
 
     Ctrl-C is what it is at a terminal: a shell that starts a job in its background has children ignore it.
     """
+    if config.option.prepare:
+        config.option.collectonly = True
     if BEGAN:
         with config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
             supervisor.supervise(session.folder())
@@ -104,7 +107,7 @@ def pytest_xdist_make_scheduler(config, log):
 
 def pytest_collection_finish(session):
     """Build the device programs before the first test: on a slow machine they take longer than one test may."""
-    if session.config.option.collectonly:
+    if session.config.option.collectonly and not session.config.option.prepare:
         return
     # Tests are there until the end: Python need not look at all of them whenever it looks for garbage.
     gc.collect()
