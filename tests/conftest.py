@@ -20,7 +20,9 @@ BEGAN = session.begin()  # before any test module is imported, and before worker
 GUARD = guard.begin()
 _LEFT_OUT = pytest.StashKey[str]()
 _QUICK = "tests/integration, tests marked `long`, and most of the cases of a kernel"
+_KERNELS = "tests/unit/backends/"
 _CASES_OF_A_KERNEL = 5  # of one parametrized test, in a quick run: each of them compiles
+_CASES_IN_CI = 12  # of the same; the others are left to `make nightly`
 _ARM = {"aarch64-linux-gnu": "aarch64", "arm-linux-gnueabihf": "armv7l"}
 _ARM_WORDS = re.compile(r"aarch64|armv7|\barm|android|rpi4|pynq")
 
@@ -53,8 +55,12 @@ def pytest_ignore_collect(collection_path, config):
     return True if config.option.quick and collection_path.name == "integration" else None
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest chooses by `-m nightly`
 def pytest_collection_modifyitems(config, items):
     """Leave out what is long; order the rest so that two workers end at the same time."""
+    for cases in _functions(items, _KERNELS).values():
+        for case in set(cases) - set(_spread(cases, _CASES_IN_CI)):
+            case.add_marker(pytest.mark.nightly)
     if not config.option.nightly:
         nightly = [item for item in items if item.get_closest_marker("nightly")]
         config.hook.pytest_deselected(items=nightly)
@@ -72,16 +78,26 @@ def pytest_collection_modifyitems(config, items):
 
 def _quick(items):
     """Return the items of a quick run: of the tests of a backend's kernels a few cases each, from first to last."""
+    short = [item for item in items if not item.get_closest_marker("long")]
+    chosen = {item for item in short if not item.nodeid.startswith(_KERNELS)}
+    for cases in _functions(short, _KERNELS).values():
+        chosen |= set(_spread(cases, _CASES_OF_A_KERNEL))
+    return chosen
+
+
+def _functions(items, folder):
+    """Return the cases of each test function below a folder, by the function's name."""
     functions = collections.defaultdict(list)
     for item in items:
-        if not item.get_closest_marker("long"):
+        if item.nodeid.startswith(folder):
             functions[item.nodeid.partition("[")[0]].append(item)
-    chosen = set()
-    for name, cases in functions.items():
-        kept = _CASES_OF_A_KERNEL if name.startswith("tests/unit/backends/") else len(cases)
-        step = max(1, (len(cases) - 1) / max(1, kept - 1))
-        chosen |= {cases[round(index * step)] for index in range(min(kept, len(cases)))}
-    return chosen
+    return functions
+
+
+def _spread(cases, count):
+    """Return at most `count` of the cases, from first to last."""
+    step = max(1, (len(cases) - 1) / max(1, count - 1))
+    return [cases[round(index * step)] for index in range(min(count, len(cases)))]
 
 
 @pytest.hookimpl(wrapper=True)
