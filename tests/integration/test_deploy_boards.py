@@ -10,7 +10,6 @@ from tests.support import images
 from tests.support.commands import toolchain
 from toolchain import board, bundle
 
-
 # Emulation takes minutes for a network of pictures, in which CPUs and toolchains do nothing else than in a small one.
 CASES = [("rpi4", "mlp"), *(pytest.param((kind, "mobilenet"), marks=pytest.mark.nightly) for kind in ("rpi4", "pynq"))]
 
