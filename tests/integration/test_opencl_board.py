@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support import boards, images, light, nets
+from tests.support import boards, images, light, nets, nightly
 from tests.support.commands import toolchain
 from tests.support.paths import ROOT
 from tests.support.relax_nets import net, normal
@@ -74,17 +74,18 @@ SMALL = {
 }
 # More of them, of the zoo and of the light networks, where somebody has an hour.
 NETWORKS = ["mlp", *SMALL, *os.environ.get("TOOLCHAIN_BOARD_NETWORKS", "").split()]
-QUICK = {"mlp"}  # the others take minutes, and their kernels run on this machine's OpenCL too
-PARAMETERS = [name if name in QUICK else pytest.param(name, marks=pytest.mark.nightly) for name in NETWORKS]
+QUICK = {"classifier"}  # the others take minutes, and their kernels run on this machine's OpenCL too
+PARAMETERS = [name if name in QUICK else nightly.left(name) for name in NETWORKS]
 
 # Over RPC all are computed by the same kernels: here, two cover the kinds of operators.
-OVER_SSH = ["mlp", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("convolutions", "attention"))]
+OVER_SSH = ["classifier", *map(nightly.left, ("mlp", "convolutions", "attention"))]
 
 
 @pytest.fixture(scope="module")
-def farm(tmp_path_factory):
+def farm(tmp_path_factory, request):
     images.require(board.load(BOARD).image)
-    with boards.running(tmp_path_factory.mktemp("farm"), **{BOARD: 1, PLAIN: 1}) as running:
+    wanted = {BOARD: 1, PLAIN: 1} if request.config.option.nightly else {BOARD: 1}
+    with boards.running(tmp_path_factory.mktemp("farm"), **wanted) as running:
         yield running
 
 
