@@ -43,8 +43,9 @@ def pytest_configure(config):
     if BEGAN:
         with config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
             supervisor.supervise(session.folder())
-    # A deadline for each example would need a quiet machine. All tests try a property on 100 examples.
-    hypothesis.settings.register_profile("ours", deadline=None, max_examples=25 if config.option.quick else 100)
+    # A deadline for each example would need a quiet machine.
+    examples = 25 if config.option.quick else 200 if config.option.nightly else 50
+    hypothesis.settings.register_profile("ours", deadline=None, max_examples=examples)
     hypothesis.settings.load_profile("ours")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -130,6 +130,7 @@ def described(archive, one) -> str:
     return f"{one.type!r} {one.mode:o} {one.uid}:{one.gid} {one.mtime} {one.size} {one.linkname} {digest}"
 
 
+@pytest.mark.nightly
 def test_two_builds_are_one_image(built, client, tmp_path):
     """Build again without a cache: later, in another folder, under another umask, with another path to everything."""
     for name in COPIED:

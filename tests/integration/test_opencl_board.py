@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support import boards, images, light, nets, nightly
+from tests.support import boards, images, light, nets
 from tests.support.commands import toolchain
 from tests.support.paths import ROOT
 from tests.support.relax_nets import net, normal
@@ -27,7 +27,9 @@ from toolchain.farm import boards as places
 from toolchain.models import zoo
 from toolchain.shell import SshOptions, open_shell
 
-pytestmark = pytest.mark.xdist_group("docker")
+# The image of the board takes minutes to build, and each kernel seconds. In CI, test_opencl.py runs the same runtime on
+# this machine, and test_deploy_boards.py the same programs on a virtual board.
+pytestmark = [pytest.mark.xdist_group("docker"), pytest.mark.nightly]
 
 BOARD, PLAIN = "rk3399", "rpi4"
 LIMIT = 1e-3
@@ -74,22 +76,19 @@ SMALL = {
 }
 # More of them, of the zoo and of the light networks, where somebody has an hour.
 NETWORKS = ["mlp", *SMALL, *os.environ.get("TOOLCHAIN_BOARD_NETWORKS", "").split()]
-QUICK = {"classifier"}  # the others take minutes, and their kernels run on this machine's OpenCL too
-PARAMETERS = [name if name in QUICK else nightly.left(name) for name in NETWORKS]
 
-# Over RPC all are computed by the same kernels: here, two cover the kinds of operators.
-OVER_SSH = ["classifier", *map(nightly.left, ("mlp", "convolutions", "attention"))]
+# Over RPC all are computed by the same kernels: here, three cover the kinds of operators.
+OVER_SSH = ["mlp", "convolutions", "attention"]
 
 
 @pytest.fixture(scope="module")
-def farm(tmp_path_factory, request):
+def farm(tmp_path_factory):
     images.require(board.load(BOARD).image)
-    wanted = {BOARD: 1, PLAIN: 1} if request.config.option.nightly else {BOARD: 1}
-    with boards.running(tmp_path_factory.mktemp("farm"), **wanted) as running:
+    with boards.running(tmp_path_factory.mktemp("farm"), **{BOARD: 1, PLAIN: 1}) as running:
         yield running
 
 
-@pytest.fixture(scope="module", params=PARAMETERS)
+@pytest.fixture(scope="module", params=NETWORKS)
 def network(request, tmp_path_factory) -> Bundle:
     return built(request.param, BOARD, tmp_path_factory.mktemp("network"))
 
@@ -137,7 +136,6 @@ def place(farm):
         yield found
 
 
-@pytest.mark.nightly
 def test_the_second_start_compiles_nothing(farm, tmp_path):
     """With the binaries that the runner keeps, and without those that PoCL keeps itself.
 
@@ -176,7 +174,6 @@ def tutorial() -> Iterator[list[str]]:
         yield words[1:]
 
 
-@pytest.mark.nightly
 @pytest.mark.timeout(1200)  # under emulation, on a machine that others use too
 def test_the_manuals_tutorial(farm, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -200,7 +197,6 @@ def test_the_manuals_tutorial(farm, tmp_path, monkeypatch):
 # --- what fails ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.nightly
 def test_a_board_without_opencl_keeps_its_release(farm, tmp_path):
     name, login = farm.name(PLAIN), ["--ssh-config", farm.config]
     where = ["--board", PLAIN, "--host", name, *login]
