@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 from tests.support import nightly
 from tests.support.paths import ROOT
@@ -23,16 +24,22 @@ class Item:
         return name if name in self.markers else None
 
 
-def test_of_a_kernels_cases_ci_runs_twelve_from_first_to_last(pytestconfig, monkeypatch):
+def test_of_a_kernels_cases_ci_runs_twelve_from_first_to_last(pytestconfig):
     conftest = pytestconfig.pluginmanager.get_plugin(str(ROOT / "tests" / "conftest.py"))
     kernels = [Item(f"tests/unit/backends/cpu/test_x.py::test_it[{number}]") for number in range(34)]
     others = [Item(f"tests/unit/models/test_x.py::test_it[{number}]") for number in range(34)]
-    monkeypatch.setattr(pytestconfig.option, "nightly", False)
-    monkeypatch.setattr(pytestconfig.option, "quick", False)
-    chosen = [*kernels, *others]
-    conftest.pytest_collection_modifyitems(pytestconfig, chosen)
+    chosen, deselected = [*kernels, *others], []
+
+    def deselect(items):
+        deselected.extend(items)
+
+    config = SimpleNamespace(
+        option=SimpleNamespace(nightly=False, quick=False), hook=SimpleNamespace(pytest_deselected=deselect)
+    )
+    conftest.pytest_collection_modifyitems(config, chosen)
     assert chosen == [*kernels[::3], *others]
     assert [item.markers for item in kernels[:4]] == [[], ["nightly"], ["nightly"], []]
+    assert {*chosen, *deselected} == {*kernels, *others}
 
 
 def test_one_of_several_cases_is_run_in_ci():
