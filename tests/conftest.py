@@ -20,7 +20,7 @@ BEGAN = session.begin()  # before any test module is imported, and before worker
 GUARD = guard.begin()
 _LEFT_OUT = pytest.StashKey[str]()
 _QUICK = "tests/integration, tests marked `long`, and most of the cases of a kernel"
-_KERNELS = "tests/unit/backends/"
+_KERNELS = ("tests/unit/backends/", *(f"tests/integration/test_vta_{name}.py" for name in ("kernels", "shapes")))
 _CASES_OF_A_KERNEL = 5  # of one parametrized test, in a quick run: each of them compiles
 _CASES_IN_CI = 12  # of the same; the others are left to `make nightly`
 _ARM = {"aarch64-linux-gnu": "aarch64", "arm-linux-gnueabihf": "armv7l"}
@@ -86,11 +86,11 @@ def _quick(items):
     return chosen
 
 
-def _functions(items, folder):
-    """Return the cases of each test function below a folder, by the function's name."""
+def _functions(items, starts):
+    """Return the cases of each test function whose name begins with one of these, by its name."""
     functions = collections.defaultdict(list)
     for item in items:
-        if item.nodeid.startswith(folder):
+        if item.nodeid.startswith(starts):
             functions[item.nodeid.partition("[")[0]].append(item)
     return functions
 
