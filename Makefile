@@ -124,7 +124,7 @@ doctor: $(READY) ## Show what this machine lacks for each board
 test: $(READY) ## Run the fast tests; needs Python, make and a C++ compiler
 	@$(PYTEST) --quick $(ARGS)
 
-test-all: $(READY) ## Run all tests; TOOLCHAIN_STRICT=1 fails if a part is missing
+test-all: $(READY) ## Run CI's tests; TOOLCHAIN_STRICT=1 fails if a part is missing
 	@$(PYTEST) $(ARGS)
 
 lint: $(READY) ## Check style, types, and who imports whom
