@@ -30,6 +30,7 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from tests.support import builders, candidates, sshd
+from tests.support import images as test_images
 from tests.support.commands import done, parsed
 from tests.support.parts import require
 from toolchain import resources
@@ -99,7 +100,8 @@ def leftovers(client) -> list[str]:
 @pytest.fixture(scope="module")
 def built():
     """The smallest cross compiler's image, from the engine's cache if it was built before."""
-    return images.build("pynq", OPTIONS)
+    with test_images.alone():
+        return images.build("pynq", OPTIONS)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ import pytest
 from tests.support.paths import ROOT
 
 ALL = "TOOLCHAIN_INTERRUPTS" in os.environ
-TIMES = int(os.environ.get("TOOLCHAIN_INTERRUPTS", "5"))
+TIMES = int(os.environ.get("TOOLCHAIN_INTERRUPTS", "8"))
 TUNES = TIMES if ALL else 2
 SEED = int(os.environ.get("TOOLCHAIN_INTERRUPTS_SEED", "0"))
 BUSY = 2  # processes beside every second run

@@ -232,6 +232,7 @@ def told_of(**options: bool) -> list[str]:
     return told
 
 
+@pytest.mark.nightly
 def test_the_image_runs_the_compiler_where_this_machine_has_no_qemu(
     compiler: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
