@@ -89,7 +89,7 @@ def test_commands(here):
 def test_deploy_from_an_empty_folder(here, tmp_path):
     """The records that come with the toolchain are applied to it where they suit this machine."""
     report, bundle = tmp_path / "report.json", tmp_path / "bundle"
-    here("toolchain", "deploy", "mlp", "--budget", "0.1", "--json", report, "--output", bundle)
+    here("toolchain", "deploy", "mobilenet", "--budget", "0.1", "--json", report, "--output", bundle)
     assert json.loads(report.read_text())["outputs"]["ok"]
     applied = json.loads((bundle / "manifest.json").read_text())["records"]
     suiting = shipped_records(backend_of(board.load("local").resolved()))
