@@ -88,7 +88,7 @@ PICTURES = {"resnet-50": "model.onnx"}
 LONG = ("README.md", "docs/tuning.md", "docs/adding-a-board.md")
 NIGHTLY = {
     *("docs/tuning.md", "docs/vta.md", "docs/profile.md", "docs/gate.md"),
-    *("docs/registry.md", "docs/rollout.md", "docs/offline.md", "docs/cpu.md"),
+    *("docs/registry.md", "docs/rollout.md", "docs/offline.md", "docs/cpu.md", "docs/quantize.md"),
 }  # a minute or more each; the tests of these subjects run the same commands
 DENSE = {r"resnet-50|mobilenet": "mlp"}
 DEVICES = """printf '[devices.%s]\\nboard = "%s"\\nhost = "%s"\\n' {} >devices.toml"""

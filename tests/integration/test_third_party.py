@@ -24,7 +24,8 @@ NIGHTLY = {
     "ddddocr-det",
     "nudenet-320n",
     "ppocr-v4-det",
-    *("silero-vad-sequence", "silero-vad-ifless", "silero-vad-openvino"),
+    *("ppocr-v4-rec", "ddddocr-common"),
+    *("silero-vad-op15", "silero-vad-sequence", "silero-vad-ifless", "silero-vad-openvino"),
 }  # large networks of kinds that others stand for, and other exports of one network
 CHOSEN = [
     pytest.param(name, marks=pytest.mark.nightly if name in NIGHTLY and not ALL else ())
