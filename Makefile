@@ -124,7 +124,7 @@ doctor: $(READY) ## Show what this machine lacks for each board
 test: $(READY) ## Run the fast tests; needs Python, make and a C++ compiler
 	@$(PYTEST) --quick $(ARGS)
 
-test-all: $(READY) ## Run all tests; TOOLCHAIN_STRICT=1 fails if a part is missing
+test-all: $(READY) ## Run CI's tests; TOOLCHAIN_STRICT=1 fails if a part is missing
 	@$(PYTEST) $(ARGS)
 
 lint: $(READY) ## Check style, types, and who imports whom
@@ -208,8 +208,8 @@ mali-zoo: $(READY) ## Compile the zoo's kernels for Mali GPUs with Mesa's compil
 graphs: $(READY) ## Run 2,000 random graphs and row kernels of 300 shapes
 	@TOOLCHAIN_GRAPHS=2000 TOOLCHAIN_ROWS=300 TOOLCHAIN_ROWS_SEED=$$(date +%Y%j) $(PYTEST) tests/integration/test_random_graphs.py tests/integration/test_row_kernels.py $(ARGS)
 
-nightly-tests: $(READY) ## Run the tests that are too long for CI
-	@$(PYTEST) --nightly -m nightly $(ARGS)
+nightly-tests: $(READY) ## Run the tests and examples that are too many for CI
+	@$(PYTEST) --nightly -m "nightly or hypothesis" $(ARGS)
 
 # One after the other, each of them even if an earlier one failed.
 nightly: ## Run all campaigns at full size; CI runs a small part of each

@@ -20,7 +20,9 @@ BEGAN = session.begin()  # before any test module is imported, and before worker
 GUARD = guard.begin()
 _LEFT_OUT = pytest.StashKey[str]()
 _QUICK = "tests/integration, tests marked `long`, and most of the cases of a kernel"
+_KERNELS = ("tests/unit/backends/", *(f"tests/integration/test_vta_{name}.py" for name in ("kernels", "shapes")))
 _CASES_OF_A_KERNEL = 5  # of one parametrized test, in a quick run: each of them compiles
+_CASES_IN_CI = 12  # of the same; the others are left to `make nightly`
 _ARM = {"aarch64-linux-gnu": "aarch64", "arm-linux-gnueabihf": "armv7l"}
 _ARM_WORDS = re.compile(r"aarch64|armv7|\barm|android|rpi4|pynq")
 
@@ -28,6 +30,7 @@ _ARM_WORDS = re.compile(r"aarch64|armv7|\barm|android|rpi4|pynq")
 def pytest_addoption(parser):
     parser.addoption("--quick", action="store_true", help=f"leave out {_QUICK}")
     parser.addoption("--nightly", action="store_true", help="run those marked `nightly` too: see `make nightly`")
+    parser.addoption("--prepare", action="store_true", help="only build the device programs and the tests' bytecode")
 
 
 def pytest_configure(config):
@@ -35,11 +38,14 @@ def pytest_configure(config):
 
     Ctrl-C is what it is at a terminal: a shell that starts a job in its background has children ignore it.
     """
+    if config.option.prepare:
+        config.option.collectonly = True
     if BEGAN:
         with config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
             supervisor.supervise(session.folder())
-    # A deadline for each example would need a quiet machine. All tests try a property on 100 examples.
-    hypothesis.settings.register_profile("ours", deadline=None, max_examples=25 if config.option.quick else 100)
+    # A deadline for each example would need a quiet machine.
+    examples = 25 if config.option.quick else 200 if config.option.nightly else 50
+    hypothesis.settings.register_profile("ours", deadline=None, max_examples=examples)
     hypothesis.settings.load_profile("ours")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -50,8 +56,12 @@ def pytest_ignore_collect(collection_path, config):
     return True if config.option.quick and collection_path.name == "integration" else None
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest chooses by `-m nightly`
 def pytest_collection_modifyitems(config, items):
     """Leave out what is long; order the rest so that two workers end at the same time."""
+    for cases in _functions(items, _KERNELS).values():
+        for case in set(cases) - set(_spread(cases, _CASES_IN_CI)):
+            case.add_marker(pytest.mark.nightly)
     if not config.option.nightly:
         nightly = [item for item in items if item.get_closest_marker("nightly")]
         config.hook.pytest_deselected(items=nightly)
@@ -69,16 +79,26 @@ def pytest_collection_modifyitems(config, items):
 
 def _quick(items):
     """Return the items of a quick run: of the tests of a backend's kernels a few cases each, from first to last."""
+    short = [item for item in items if not item.get_closest_marker("long")]
+    chosen = {item for item in short if not item.nodeid.startswith(_KERNELS)}
+    for cases in _functions(short, _KERNELS).values():
+        chosen |= set(_spread(cases, _CASES_OF_A_KERNEL))
+    return chosen
+
+
+def _functions(items, starts):
+    """Return the cases of each test function whose name begins with one of these, by its name."""
     functions = collections.defaultdict(list)
     for item in items:
-        if not item.get_closest_marker("long"):
+        if item.nodeid.startswith(starts):
             functions[item.nodeid.partition("[")[0]].append(item)
-    chosen = set()
-    for name, cases in functions.items():
-        kept = _CASES_OF_A_KERNEL if name.startswith("tests/unit/backends/") else len(cases)
-        step = max(1, (len(cases) - 1) / max(1, kept - 1))
-        chosen |= {cases[round(index * step)] for index in range(min(kept, len(cases)))}
-    return chosen
+    return functions
+
+
+def _spread(cases, count):
+    """Return at most `count` of the cases, from first to last."""
+    step = max(1, (len(cases) - 1) / max(1, count - 1))
+    return [cases[round(index * step)] for index in range(min(count, len(cases)))]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -104,7 +124,7 @@ def pytest_xdist_make_scheduler(config, log):
 
 def pytest_collection_finish(session):
     """Build the device programs before the first test: on a slow machine they take longer than one test may."""
-    if session.config.option.collectonly:
+    if session.config.option.collectonly and not session.config.option.prepare:
         return
     # Tests are there until the end: Python need not look at all of them whenever it looks for garbage.
     gc.collect()

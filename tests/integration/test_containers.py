@@ -30,6 +30,7 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from tests.support import builders, candidates, sshd
+from tests.support import images as test_images
 from tests.support.commands import done, parsed
 from tests.support.parts import require
 from toolchain import resources
@@ -99,7 +100,8 @@ def leftovers(client) -> list[str]:
 @pytest.fixture(scope="module")
 def built():
     """The smallest cross compiler's image, from the engine's cache if it was built before."""
-    return images.build("pynq", OPTIONS)
+    with test_images.alone():
+        return images.build("pynq", OPTIONS)
 
 
 @contextlib.contextmanager
@@ -130,6 +132,7 @@ def described(archive, one) -> str:
     return f"{one.type!r} {one.mode:o} {one.uid}:{one.gid} {one.mtime} {one.size} {one.linkname} {digest}"
 
 
+@pytest.mark.nightly
 def test_two_builds_are_one_image(built, client, tmp_path):
     """Build again without a cache: later, in another folder, under another umask, with another path to everything."""
     for name in COPIED:

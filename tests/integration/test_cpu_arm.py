@@ -17,7 +17,7 @@ from tests.integration.test_board_server import KINDS as MACHINES
 from tests.integration.test_board_server import built, close
 from tests.integration.test_board_server import running as serving
 from tests.support import cpu_kernels as kernels
-from tests.support import nets, qdq_nets
+from tests.support import nets, nightly, qdq_nets
 from tests.support.commands import toolchain
 from tests.support.cpu_kernels import layer_of
 from tests.support.nets import node, value
@@ -182,7 +182,11 @@ def mobile() -> onnx.ModelProto:
     return net.model(net.add("ReduceMean", last, axes=[2, 3], keepdims=0), 2, 7)
 
 
-@pytest.mark.parametrize("net", [residual, pytest.param(mobile, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    ("kind", "net"),
+    [("rpi4", residual), nightly.left("rpi4", mobile), *(nightly.left("pynq", net) for net in (residual, mobile))],
+    indirect=["kind"],
+)
 def test_a_network_matches_onnxruntime_on_a_virtual_board(net, kind, virtual_boards, tmp_path):
     path = nets.save(net(), tmp_path)
     seen = toolchain("build", path, "--board", kind.name, "--toolchain", "host", "-o", tmp_path / "bundle")
@@ -196,6 +200,7 @@ def test_a_network_matches_onnxruntime_on_a_virtual_board(net, kind, virtual_boa
     assert report["outputs"]["max_rel_diff"] <= 1e-4
 
 
+@pytest.mark.parametrize("kind", ["pynq", nightly.left("rpi4")], indirect=True)
 def test_a_quantized_network_runs_in_int8_on_a_virtual_board(kind, virtual_boards, tmp_path):
     """Neither board has dot products."""
     path = nets.save(qdq_nets.quantized(residual(), tmp_path), tmp_path)

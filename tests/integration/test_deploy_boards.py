@@ -10,20 +10,30 @@ from tests.support import images
 from tests.support.commands import toolchain
 from toolchain import board, bundle
 
+# Emulation takes minutes for a network of pictures, and shows no more than a small one. test_containers.py builds the
+# image of pynq as well.
+NETWORKS = [(kind, "mobilenet") for kind in ("rpi4", "pynq")]
+CASES = [("pynq", "mlp"), *(pytest.param(case, marks=pytest.mark.nightly) for case in NETWORKS)]
 
-@pytest.fixture(scope="module", params=["rpi4", pytest.param("pynq", marks=pytest.mark.nightly)])
-def kind(request):
-    images.require(board.load(request.param).image)
+
+@pytest.fixture(scope="module", params=CASES, ids="-".join)
+def case(request):
+    images.require(board.load(request.param[0]).image)
     return request.param
 
 
 @pytest.fixture(scope="module")
-def packed(kind, tmp_path_factory):
+def kind(case):
+    return case[0]
+
+
+@pytest.fixture(scope="module")
+def packed(case, tmp_path_factory):
     """The same model, linked in a container and on this host."""
     made = {}
     for where in ("container", "host"):
         folder = tmp_path_factory.mktemp(where) / "bundle"
-        seen = toolchain("build", "mobilenet", "--board", kind, "--toolchain", where, "-o", folder)
+        seen = toolchain("build", case[1], "--board", case[0], "--toolchain", where, "-o", folder)
         assert seen.code == 0, seen.err
         made[where] = bundle.load(folder)
     return made

@@ -44,6 +44,7 @@ class Run:
         replace: What is put in place of what: regular expressions.
         omit: The beginnings of lines that are not run, each with the reason.
         allow: The beginnings of lines that may also end with another exit code than 0, each with that code.
+        nightly: The beginnings of lines that CI leaves out, on a page that takes minutes.
         before: A script that makes what the block takes for granted.
         after: A script that checks what the block has made.
     """
@@ -51,14 +52,17 @@ class Run:
     replace: Mapping[str, str] = field(default_factory=dict)
     omit: Mapping[str, str] = field(default_factory=dict)
     allow: Mapping[str, str] = field(default_factory=dict)
+    nightly: tuple[str, ...] = ()
     before: str = ""
     after: str = ""
 
-    def script(self, block: Block) -> str:
+    def script(self, block: Block, *, is_nightly: bool) -> str:
         """Return the block as it is run."""
         lines = block.text.replace("\\\n", " ").splitlines()
-        assert all(any(line.startswith(start) for line in lines) for start in (*self.omit, *self.allow)), self
-        kept = [self._line(line) for line in lines if not line.startswith(tuple(self.omit))]
+        starts = (*self.omit, *self.allow, *self.nightly)
+        assert all(any(line.startswith(start) for line in lines) for start in starts), self
+        omitted = (*self.omit, *(() if is_nightly else self.nightly))
+        kept = [self._line(line) for line in lines if not line.startswith(omitted)]
         return "\n".join([self.before, *kept, self.after])
 
     def _line(self, line: str) -> str:
@@ -84,7 +88,7 @@ PICTURES = {"resnet-50": "model.onnx"}
 LONG = ("README.md", "docs/tuning.md", "docs/adding-a-board.md")
 NIGHTLY = {
     *("docs/tuning.md", "docs/vta.md", "docs/profile.md", "docs/gate.md"),
-    *("docs/registry.md", "docs/rollout.md", "docs/offline.md", "docs/cpu.md"),
+    *("docs/registry.md", "docs/rollout.md", "docs/offline.md", "docs/cpu.md", "docs/quantize.md"),
 }  # a minute or more each; the tests of these subjects run the same commands
 DENSE = {r"resnet-50|mobilenet": "mlp"}
 DEVICES = """printf '[devices.%s]\\nboard = "%s"\\nhost = "%s"\\n' {} >devices.toml"""
@@ -100,6 +104,7 @@ TABLE: Mapping[str, list[tuple[str, Shown | Written | Run]]] = {
                 {r"make (\w+)": r"make \1 MODEL=mlp"},
                 # make's code for all codes: there is nothing to compare where no candidate was faster.
                 allow={"make compare": "2"},
+                nightly=("make compare", "make deploy TRIALS"),
             ),
         ),
         (
@@ -108,13 +113,17 @@ TABLE: Mapping[str, list[tuple[str, Shown | Written | Run]]] = {
         ),
         ("make containers", Run({"deploy": "deploy MODEL=mlp"}, {"make containers": DOCKER})),
         ("make farm", VIRTUAL),
-        ("make serve", Run(before=SERVED, after="toolchain farm down")),
+        ("make serve", Run(nightly=("make tune", "make deploy"), before=SERVED, after="toolchain farm down")),
         (
             ". .venv/bin/activate",
             Run(
                 # The board type that a device has depends on the machine that plays it here.
                 {**PICTURES, r"ghcr\.io": "REGISTRY", "(--name pc)": r"\1 --board x86_64-v3"},
                 {"toolchain survey": SLOW},
+                nightly=(
+                    *("toolchain quantize", "toolchain inspect", "toolchain push", "toolchain deploy oci:"),
+                    *("toolchain bench", "toolchain tasks", "toolchain tune", "toolchain records", "toolchain rollout"),
+                ),
                 before="""printf '[devices.kitchen]\\nboard = "x86_64-v3"\\nhost = "10.0.0.8"\\n' >fleet.toml""",
                 after="sh update.run --check --root ../device/.local/share/edge-toolchain && test -s y.npz",
             ),
@@ -399,11 +408,17 @@ SHARED = [
     )
     for page in RUNNABLE
 ]
+SHARED += [
+    pytest.param(page, marks=pytest.mark.nightly, id=f"all of {page}")
+    for page in RUNNABLE
+    if any(isinstance(how, Run) and how.nightly for _, how in TABLE[page])
+]
 
 
 @pytest.mark.parametrize("page", SHARED)
-def test_the_blocks_of_a_page_run(page, cache, registry, tmp_path):
+def test_the_blocks_of_a_page_run(page, cache, registry, tmp_path, request):
     """In their order, in one folder, by a reader who has nothing yet."""
+    is_nightly = request.node.get_closest_marker("nightly") is not None
     with desks.open_desk(tmp_path, cache) as desk:
         for block, (_, how) in zip(documents.blocks(documents.ROOT / page), TABLE[page], strict=True):
             if isinstance(how, Written):
@@ -412,6 +427,6 @@ def test_the_blocks_of_a_page_run(page, cache, registry, tmp_path):
                     text = re.sub(pattern, new, text)
                 (desk.folder / how.path).write_text(desk.translated(text))
             elif isinstance(how, Run):
-                script = desk.translated(how.script(block)).replace("REGISTRY", registry)
+                script = desk.translated(how.script(block, is_nightly=is_nightly)).replace("REGISTRY", registry)
                 done = desk.run(script.replace("DEVICE/", f"{desk.device}/"))
                 assert done.returncode == 0, f"{page}: {block.first}\n{script}\n{done.stdout[-5000:]}"

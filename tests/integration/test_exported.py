@@ -1,6 +1,6 @@
 """Networks as PyTorch's exporters write them, from the ONNX file to a release that runs.
 
-Every third file, so that both exporters have their turn; `make exported` runs all files.
+One file of each kind of network, from both exporters; `make exported` runs all files.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ ALIVE = 10 * LIMIT
 """What two inputs must at least differ by in the outputs, for the limit to tell right from wrong."""
 
 ALL = "TOOLCHAIN_EXPORTED" in os.environ
-SLOW = {"ssdlite-boxes-script"}  # minutes; the detectors of other tests have the same operators
-CHOSEN = [
-    pytest.param(name, marks=pytest.mark.nightly if name in SLOW and not ALL else ())
-    for name in (exported.NAMES if ALL else exported.NAMES[::3])
-]
+OF_EACH_KIND = (
+    *("bert-dynamo", "gpt2-dynamo", "gru-script"),
+    *("mobilenet-v3-script", "unet-script", "vit-open-script", "whisper-dynamo"),
+)
 
 
-@pytest.mark.parametrize("name", CHOSEN)
+@pytest.mark.parametrize("name", exported.NAMES if ALL else OF_EACH_KIND)
 def test_an_exported_network_matches_onnxruntime_on_the_device(name, native, program, tmp_path):
     made, path = exported.load(name), tmp_path / f"{name}.onnx"
     onnx.save(made.proto, path)

@@ -13,7 +13,7 @@ import pytest
 from onnx import helper
 
 from benchmarks import mali
-from tests.support import images, mali_judged
+from tests.support import images, mali_judged, nightly
 from tests.support.commands import toolchain
 from toolchain import board
 from toolchain.backends.mali import cost
@@ -148,7 +148,7 @@ AT_ONCE = 24  # kernels that a campaign compiles before it saves them
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize(("gpu", "most"), [("g610", 12), ("g52", 6)])
+@pytest.mark.parametrize(("gpu", "most"), [("g610", 4), ("g52", 2) if ALL else nightly.left("g52", 2)])
 def test_no_kernel_of_the_zoo_spills(compiler: Root, name: str, gpu: str, most: int) -> None:
     """Those that a campaign has compiled are looked up, and one of them is compiled again; of the others, the longest.
 
@@ -232,6 +232,7 @@ def told_of(**options: bool) -> list[str]:
     return told
 
 
+@pytest.mark.nightly
 def test_the_image_runs_the_compiler_where_this_machine_has_no_qemu(
     compiler: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

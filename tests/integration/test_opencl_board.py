@@ -27,7 +27,9 @@ from toolchain.farm import boards as places
 from toolchain.models import zoo
 from toolchain.shell import SshOptions, open_shell
 
-pytestmark = pytest.mark.xdist_group("docker")
+# The image of the board takes minutes to build, and each kernel seconds. In CI, test_opencl.py runs the same runtime on
+# this machine, and test_deploy_boards.py the same programs on a virtual board.
+pytestmark = [pytest.mark.xdist_group("docker"), pytest.mark.nightly]
 
 BOARD, PLAIN = "rk3399", "rpi4"
 LIMIT = 1e-3
@@ -74,11 +76,9 @@ SMALL = {
 }
 # More of them, of the zoo and of the light networks, where somebody has an hour.
 NETWORKS = ["mlp", *SMALL, *os.environ.get("TOOLCHAIN_BOARD_NETWORKS", "").split()]
-QUICK = {"mlp"}  # the others take minutes, and their kernels run on this machine's OpenCL too
-PARAMETERS = [name if name in QUICK else pytest.param(name, marks=pytest.mark.nightly) for name in NETWORKS]
 
-# Over RPC all are computed by the same kernels: here, two cover the kinds of operators.
-OVER_SSH = ["mlp", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("convolutions", "attention"))]
+# Over RPC all are computed by the same kernels: here, three cover the kinds of operators.
+OVER_SSH = ["mlp", "convolutions", "attention"]
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def farm(tmp_path_factory):
         yield running
 
 
-@pytest.fixture(scope="module", params=PARAMETERS)
+@pytest.fixture(scope="module", params=NETWORKS)
 def network(request, tmp_path_factory) -> Bundle:
     return built(request.param, BOARD, tmp_path_factory.mktemp("network"))
 
@@ -136,7 +136,6 @@ def place(farm):
         yield found
 
 
-@pytest.mark.nightly
 def test_the_second_start_compiles_nothing(farm, tmp_path):
     """With the binaries that the runner keeps, and without those that PoCL keeps itself.
 
@@ -175,7 +174,6 @@ def tutorial() -> Iterator[list[str]]:
         yield words[1:]
 
 
-@pytest.mark.nightly
 @pytest.mark.timeout(1200)  # under emulation, on a machine that others use too
 def test_the_manuals_tutorial(farm, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -199,7 +197,6 @@ def test_the_manuals_tutorial(farm, tmp_path, monkeypatch):
 # --- what fails ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.nightly
 def test_a_board_without_opencl_keeps_its_release(farm, tmp_path):
     name, login = farm.name(PLAIN), ["--ssh-config", farm.config]
     where = ["--board", PLAIN, "--host", name, *login]

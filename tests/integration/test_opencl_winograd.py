@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.support import nets, opencl, opencl_campaign, opencl_runtimes
+from tests.support import nets, nightly, opencl, opencl_campaign, opencl_runtimes
 from tests.support.nets import node, value
 from tests.support.opencl_runtimes import INTEL, OCLGRIND, POCL, Checks
 from toolchain.backends.cpu.kernels.winograd import algebra
@@ -72,7 +72,7 @@ def made(request, tmp_path_factory):
     return found
 
 
-@pytest.mark.parametrize("name", [pytest.param(POCL, marks=pytest.mark.nightly), INTEL, OCLGRIND])
+@pytest.mark.parametrize("name", [nightly.left(POCL), nightly.left(INTEL), OCLGRIND])
 def test_results_are_those_of_a_convolution(name, made, plugin, tmp_path):
     opencl_runtimes.require_one(name)
     log = tmp_path / "faults.log"

@@ -14,7 +14,7 @@ import pytest
 from tests.support import opencl, operator_cases, operator_table
 from tests.support.operator_cases import REFUSED, RIGHT
 
-EACH = int(os.environ.get("TOOLCHAIN_OPERATORS", "20"))
+EACH = int(os.environ.get("TOOLCHAIN_OPERATORS", "40"))
 SHARE = 0.95 if EACH == 1 else 0.8  # of the cases whose values a board can have; few cases say less
 
 

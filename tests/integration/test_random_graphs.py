@@ -1,6 +1,6 @@
 """Random small graphs on tensors of any rank, whose sizes lie around the ends of vectors: as ONNX Runtime has them.
 
-100 graphs by default, of which each kind of CPU has a half, and OpenCL, which is slow on a CPU, one in eight;
+48 graphs by default, of which each kind of CPU has a half, and OpenCL, which is slow on a CPU, one in eight;
 TOOLCHAIN_GRAPHS is how many, for each processor then.
 """
 
@@ -14,7 +14,7 @@ import pytest
 from tests.support import nets, processors, random_graphs
 from tests.support.processors import AVX2, AVX512, OPENCL
 
-GRAPHS = int(os.environ.get("TOOLCHAIN_GRAPHS", "100"))
+GRAPHS = int(os.environ.get("TOOLCHAIN_GRAPHS", "48"))
 ALL = "TOOLCHAIN_GRAPHS" in os.environ
 OPERATORS = 4
 AT_ONCE = 25  # graphs of a network

@@ -14,7 +14,7 @@ import pytest
 from tests.support import nets, processors, row_kernels
 from tests.support.row_kernels import Case
 
-SHAPES = int(os.environ.get("TOOLCHAIN_ROWS", "4"))
+SHAPES = int(os.environ.get("TOOLCHAIN_ROWS", "2"))
 SEED = int(os.environ.get("TOOLCHAIN_ROWS_SEED", "0"))
 AT_ONCE = 120  # cases of a network
 LIMIT = {"float32": 1e-4, "float16": 2e-2}

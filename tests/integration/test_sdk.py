@@ -480,8 +480,15 @@ def test_a_deploy_brings_the_library(sdk, tiny, tmp_path):
 LARGEST = {"rpi4": 3_500_000, "pynq": 2_500_000}
 
 
-@pytest.mark.parametrize("name", [pytest.param("pynq", marks=pytest.mark.nightly), "rpi4"])
-def test_an_application_on_a_virtual_board(virtual_boards, name, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "network"),
+    [
+        ("rpi4", "mlp"),
+        pytest.param("rpi4", "squeezenet_v1.1", marks=pytest.mark.nightly),
+        pytest.param("pynq", "squeezenet_v1.1", marks=pytest.mark.nightly),
+    ],
+)
+def test_an_application_on_a_virtual_board(virtual_boards, name, network, tmp_path):
     """From a model to its top five on a board, with that board's own compiler."""
     compiler = f"{board.load(name).triple}-gcc"
     require(compiler, "g++-aarch64-linux-gnu and g++-arm-linux-gnueabihf", shutil.which(compiler) is not None)
@@ -489,7 +496,7 @@ def test_an_application_on_a_virtual_board(virtual_boards, name, tmp_path):
     library = tmp_path / "sdk" / "lib" / "libedge_model.so.1"
     assert library.stat().st_size <= LARGEST[name]
     where = ["--board", name, "--host", virtual_boards.name(name), "--devices", virtual_boards.devices]
-    done("build", "squeezenet_v1.1", "--board", name, "--toolchain", "host", "-o", tmp_path / "bundle")
+    done("build", network, "--board", name, "--toolchain", "host", "-o", tmp_path / "bundle")
     done("deploy", tmp_path / "bundle", *where, "--budget", 0, "--root", "~/sdk-test")
     words = [compiler, *WARNINGS, tmp_path / "sdk/example/top5.c", *flags(tmp_path / "sdk", "--cflags", "--libs")]
     subprocess.run([*words, "-o", tmp_path / "top5"], check=True)

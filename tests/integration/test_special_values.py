@@ -66,14 +66,8 @@ def test_special_values_on_opencl(repeats: int) -> None:
     agree(nodes, opset=20, rtol=1e-3, kind=OPENCL)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "repeats"),
-    [
-        pytest.param("float32", LANES, marks=pytest.mark.nightly),
-        pytest.param("float16", 1, marks=pytest.mark.nightly),
-        ("float16", LANES),
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize(("dtype", "repeats"), [("float32", LANES), ("float16", 1), ("float16", LANES)])
 def test_special_values_on_another_opencl(dtype: str, repeats: int) -> None:
     """Intel's has half precision, which PoCL lacks; each process has one OpenCL."""
     opencl_runtimes.require_one(opencl_runtimes.INTEL)

@@ -24,7 +24,9 @@ NIGHTLY = {
     "ddddocr-det",
     "nudenet-320n",
     "ppocr-v4-det",
-}  # large networks of kinds that others stand for
+    *("ppocr-v4-rec", "ddddocr-common"),
+    *("silero-vad-op15", "silero-vad-sequence", "silero-vad-ifless", "silero-vad-openvino"),
+}  # large networks of kinds that others stand for, and other exports of one network
 CHOSEN = [
     pytest.param(name, marks=pytest.mark.nightly if name in NIGHTLY and not ALL else ())
     for name, one in MODELS.items()
@@ -38,7 +40,7 @@ ON_BOARDS = LISTED if ALL else ["ppocr-v2-cls", "silero-vad-op15"]
 ON_ACCELERATORS = [(kind, name) for kind in ("opencl-local", "vta-sim") for name in ON_BOARDS]
 """The same on OpenCL, by the rules for Mali, and on a simulated VTA, which quantizes them before."""
 
-SLOW = {"ppocr-v2-cls", ("opencl-local", "ppocr-v2-cls")}  # minutes each; networks of the tests run by the same kernels
+SLOW = {*ON_BOARDS, *ON_ACCELERATORS}  # up to minutes each; networks of the tests run by the same kernels
 
 
 def without_slow(cases):

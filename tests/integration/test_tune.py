@@ -148,6 +148,7 @@ def test_the_same_command_measures_nothing_again(here):
     assert f"{TRIALS} trials of this run are in {here.records}\n" in seen.err, "and there is nothing to go on with"
 
 
+@pytest.mark.nightly  # test_tuning_resume.py does the same with boards that are a formula
 def test_more_trials_go_on_from_there(here, tmp_path):
     records = tmp_path / "R.jsonl"
     records.write_bytes(here.records.read_bytes())
@@ -467,6 +468,7 @@ def test_hardware_of_all_the_farms_boards(farm):
     assert [line[:2] for line in lines if not line.startswith("warning: ")] == ["a:", "b:"]
 
 
+@pytest.mark.nightly
 def test_a_tracker_of_ones_own(surroundings):
     with tracker() as port, stock_server(port, "mine"):
         at = ("--board", "bench", "--tracker", f"127.0.0.1:{port}")

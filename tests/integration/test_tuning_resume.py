@@ -46,7 +46,7 @@ def kill_after(process: subprocess.Popen[bytes], records: Path, count: int) -> N
     [
         pytest.param("evolutionary-xgb", 64, marks=pytest.mark.nightly),
         ("evolutionary-random", 0),
-        ("grid", 16),
+        pytest.param("grid", 16, marks=pytest.mark.nightly),
     ],
 )
 def test_a_run_that_is_killed_ends_with_the_same_best_records(tmp_path, kind, ahead):

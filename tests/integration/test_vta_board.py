@@ -22,7 +22,7 @@ from tvm import tirx
 from tests.integration.test_board_server import KINDS as MACHINES
 from tests.integration.test_board_server import built as board_server_of
 from tests.integration.test_board_server import running as serving
-from tests.support import bundles, deploys, nets, sshd, vta_layers, vta_nets, vta_streams
+from tests.support import bundles, deploys, nets, nightly, sshd, vta_layers, vta_nets, vta_streams
 from tests.support.commands import toolchain
 from tests.support.rpc_sessions import called, compute_there, computed, visiting
 from toolchain import board, bundle
@@ -86,7 +86,7 @@ def expected(one: Bundle) -> dict[str, np.ndarray]:
     return dict(bundle.Reference.read(one.reference).outputs)
 
 
-# --- ResNet-18 -------------------------------------------------------------------------------------------------------
+# --- ResNet-18, which takes minutes; in CI, the small network below takes the same ways ------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +105,7 @@ def resnet(quantized, tmp_path_factory) -> Bundle:
     return made(quantized[0], HERE, tmp_path_factory.mktemp("resnet") / "bundle")
 
 
+@pytest.mark.nightly
 def test_it_keeps_its_answers(quantized):
     _, report = quantized
     assert (len(report["layers"]), report["left"]) == (LAYERS, [])
@@ -113,6 +114,7 @@ def test_it_keeps_its_answers(quantized):
     assert report["output_snr_db"] >= 30
 
 
+@pytest.mark.nightly
 def test_it_runs_over_ssh(server, resnet, tmp_path):
     words = [*to_it(server, tmp_path / "device"), "--budget", 0.5, "--json", tmp_path / "report.json"]
     seen = toolchain("deploy", resnet.folder, *words)
@@ -142,6 +144,7 @@ def session(server, tmp_path_factory):
         yield lambda: visiting(place, session_s=120.0)
 
 
+@pytest.mark.nightly
 def test_it_runs_over_rpc_as_over_ssh(server, session, resnet, tmp_path):
     over_ssh = deployed(server, resnet, tmp_path / "device")
     with session() as opened:
@@ -151,6 +154,7 @@ def test_it_runs_over_rpc_as_over_ssh(server, session, resnet, tmp_path):
         np.testing.assert_array_equal(found, over_ssh[name])
 
 
+@pytest.mark.nightly
 def test_every_int8_tensor_is_that_of_onnxruntime(quantized, tmp_path):
     """From where the network is rounded for the first time: before, floats are added up in another order."""
     proto = onnx.shape_inference.infer_shapes(onnx.load(quantized[0]))
@@ -202,7 +206,7 @@ def wanted(small, server, tmp_path_factory) -> dict[str, np.ndarray]:
     return found
 
 
-@pytest.fixture(scope="module", params=ARM)
+@pytest.fixture(scope="module", params=[nightly.left("vta-sim-aarch64"), "vta-sim-armv7"])
 def arm(request, source, tmp_path_factory) -> Bundle:
     MACHINES[board.load(request.param).machine].require()
     return made(source, request.param, tmp_path_factory.mktemp("arm") / "bundle")

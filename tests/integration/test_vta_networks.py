@@ -1,6 +1,6 @@
 """Every convolution of whole networks, bit for bit, in whatever order the stages get their turns.
 
-By default those of ResNet-18; `make exact` tries more networks, with one slot and with two. Small networks with zero
+Those of ResNet-18 at night; `make exact` tries more networks, with one slot and with two. Small networks with zero
 points, as ONNX Runtime's quantizer makes them, are run as wholes: each int8 tensor is the one that it computes.
 """
 
@@ -15,7 +15,7 @@ import pytest
 from tvm import tirx
 from tvm.relax.frontend.onnx import from_onnx
 
-from tests.support import nets, qdq_nets, vta_nets
+from tests.support import nets, nightly, qdq_nets, vta_nets
 from tests.support.nets import node
 from tests.support.vta_layers import reference, tensors
 from toolchain import board, quantize
@@ -32,7 +32,9 @@ from toolchain.models import importer, source
 from toolchain.models.request import Model
 from toolchain.quantize import Settings, samples
 
-NETWORKS = os.environ.get("TOOLCHAIN_EXACT", "resnet-18").split(",")
+# A minute for the smallest one; in CI, test_vta_kernels.py has layers of these shapes.
+ALL = os.environ.get("TOOLCHAIN_EXACT")
+NETWORKS = ALL.split(",") if ALL else [nightly.left("resnet-18")]
 KERNELS = {"resnet-18": 20, "resnet-34": 36, "resnet-50": 53, "mobilenet": 27}
 """How many convolutions VTA computes: all."""
 RUNS = [*((policy, 0) for policy in Policy), (Policy.RANDOM, 1)]

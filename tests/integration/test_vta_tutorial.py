@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support import nets
+from tests.support import nets, nightly
 from tests.support.commands import Outcome, toolchain
 from tests.support.nets import node, value
 from tests.support.paths import ROOT
@@ -196,6 +196,7 @@ def test_tuning_tasks_of_the_cpu_alone_is_refused(lab, int8):
     assert "toolchain tasks" in seen.err
 
 
+@pytest.mark.nightly
 def test_the_convolutions_of_resnet_18(lab):
     first, *found = json.loads(done("tasks", "resnet-18", *SIM, "--op", "vta_conv2d", "--json").out)
     data, weights = (one["shape"] for one in first["args"][:2])
@@ -211,7 +212,7 @@ def shape_of(task: dict) -> tuple[int, ...]:
     return size, 16 * inputs, 16 * outputs, window, window // 2, size // out[2]
 
 
-@pytest.mark.parametrize("name", ["1x16_i8w8a32_15_15_18_17", "4x16_i8w8a32_15_15_18_17"])
+@pytest.mark.parametrize("name", ["1x16_i8w8a32_15_15_18_17", nightly.left("4x16_i8w8a32_15_15_18_17")])
 def test_the_benchmark_of_the_ten_convolutions(tmp_path, name):
     path, config = tmp_path / "found.json", f"toolchain/backends/vta/configs/{name}.json"
     words = [sys.executable, "benchmarks/vta.py", "--trials", "1", "--config", config, "--json", str(path)]

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.support import judged, wild
+from tests.support import judged, nightly, wild
 from toolchain.errors import InputError
 from toolchain.models import importer, inputs, source
 
@@ -14,7 +14,8 @@ CASES = wild.cases()
 UNDEFINED = wild.undefined()
 
 
-@pytest.mark.parametrize("name", CASES)
+# Most of these faults have a test beside the converter or the kernel that was wrong.
+@pytest.mark.parametrize("name", nightly.all_but_every(3, CASES))
 def test_it_is_right(name, native, program, tmp_path):
     case, path = CASES[name], tmp_path / f"{name}.onnx"
     onnx.save(case.proto, path)

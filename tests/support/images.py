@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from tests.support import boards, parts
+import contextlib
+import fcntl
+from collections.abc import Iterator
+
+from tests.support import boards, parts, session
 from toolchain.containers import images
 
 
@@ -10,5 +14,14 @@ def require(name: str) -> str:
     """Return an image's ID; leave the test out where no engine can build it."""
     client = boards.engine()
     parts.require("a Docker engine", "docker.io, and start dockerd", client is not None)
-    state = next(one for one in images.examine() if one.name == name)
-    return state.id if state.state == "ready" else images.build(name).id
+    with alone():
+        state = next(one for one in images.examine() if one.name == name)
+        return state.id if state.state == "ready" else images.build(name).id
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Wait until no other worker builds an image: it may be the same one."""
+    with (session.folder() / "images.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

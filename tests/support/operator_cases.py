@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,8 @@ from onnx import helper, numpy_helper
 
 RIGHT, REFUSED, WRONG, FAILED, CRASHED = "right", "refused", "wrong", "failed", "crashed"
 PROCESSOR, OPENCL = "local", "opencl-local"
+Run = Callable[[Sequence[Any]], dict[str, np.ndarray]]
+"""Runs a compiled model on its inputs; returns its outputs by name."""
 _FOLDERS = ("simple", "pytorch-converted", "pytorch-operator")
 _AT_ONCE = 2  # processes
 _WITHOUT_HALF = "it has no cl_khr_fp16"  # what the device says of kernels in half precision
@@ -142,20 +144,27 @@ def _array(path: Path, value: Any) -> Any:
 def computed(case: Case, kind: str = PROCESSOR) -> list[np.ndarray]:
     """Import, compile and run a case on this machine's processor, or on its OpenCL device."""
     from toolchain.errors import InputError
-    from toolchain.models import importer, source
 
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"{case.name}.onnx"
-        onnx.save(case.proto, path)
-        imported = importer.import_model(source.load(str(path)))
+    imported, run = _compiled(case.name, case.proto.SerializeToString(deterministic=True), kind)
     specs = zip(imported.source.inputs, case.inputs, strict=True)
     if any(spec.shape != np.shape(array) for spec, array in specs):
         raise InputError("a size of 0 is taken for an open one")
-    return list(run_imported(imported, case.inputs, kind).values())
+    return list(run(case.inputs).values())
 
 
-def run_imported(imported: Any, inputs: Sequence[Any], kind: str = PROCESSOR) -> dict[str, np.ndarray]:
-    """Compile an imported model for this machine's processor or its OpenCL device, and run it once."""
+@functools.lru_cache(maxsize=2)  # many tests run a model on one input after the other
+def _compiled(name: str, model: bytes, kind: str) -> tuple[Any, Run]:
+    from toolchain.models import importer, source
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{name}.onnx"
+        path.write_bytes(model)
+        imported = importer.import_model(source.load(str(path)))
+    return imported, compile_imported(imported, kind)
+
+
+def compile_imported(imported: Any, kind: str = PROCESSOR) -> Run:
+    """Compile an imported model for this machine's processor or its OpenCL device; return what runs it."""
     import tvm
 
     from toolchain import board, tensors
@@ -164,10 +173,14 @@ def run_imported(imported: Any, inputs: Sequence[Any], kind: str = PROCESSOR) ->
     backend = backend_of(board.load(kind).resolved())
     finished = backend.apply_choices(backend.lower(imported.module), {})
     machine, device = _on_processor(finished, backend) if kind == PROCESSOR else _on_opencl(finished, backend)
-    result = machine["main"](*(tvm.runtime.tensor(np.array(array, order="C"), device) for array in inputs))
-    results = [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
-    found = {spec.name: one.numpy() for spec, one in zip(imported.outputs, results, strict=True)}
-    return tensors.cut(found, imported.outputs)
+
+    def run(inputs: Sequence[Any]) -> dict[str, np.ndarray]:
+        result = machine["main"](*(tvm.runtime.tensor(np.array(array, order="C"), device) for array in inputs))
+        results = [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
+        found = {spec.name: one.numpy() for spec, one in zip(imported.outputs, results, strict=True)}
+        return tensors.cut(found, imported.outputs)
+
+    return run
 
 
 def _on_processor(finished: Any, backend: Any) -> tuple[Any, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import re
 import sys
 import tomllib
@@ -43,11 +44,13 @@ def text_of(node: ast.AST) -> str:
     return HOLE
 
 
+@functools.cache
 def hints() -> list[tuple[str, str]]:
     """Return all hints of the source, with where they are: arguments and local names that are called so."""
     found = []
     for path in sorted((ROOT / "toolchain").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        source = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(source)) if "hint" in source else ():
             value = None
             if (isinstance(node, ast.keyword) and node.arg == "hint") or (
                 isinstance(node, ast.Assign) and any(getattr(one, "id", "") == "hint" for one in node.targets)
@@ -56,9 +59,6 @@ def hints() -> list[tuple[str, str]]:
             if value is not None and (text := text_of(value)).strip(HOLE):
                 found.append((f"{path.relative_to(ROOT)}:{value.lineno}", text))
     return found
-
-
-HINTS = hints()
 
 
 def commands(text: str) -> list[list[str]]:
@@ -94,8 +94,8 @@ def every_option(command: click.Command) -> set[str]:
 
 
 def test_there_are_hints_to_look_at():
-    assert len(HINTS) > 300
-    assert sum(bool(commands(text)) for _, text in HINTS) > 50
+    assert len(hints()) > 300
+    assert sum(bool(commands(text)) for _, text in hints()) > 50
 
 
 def wrong_commands(text: str) -> list[str]:
@@ -112,7 +112,7 @@ def wrong_commands(text: str) -> list[str]:
 
 
 def test_the_commands_of_hints_exist_and_take_their_options():
-    assert [(place, fault) for place, text in HINTS for fault in wrong_commands(text)] == []
+    assert [(place, fault) for place, text in hints() for fault in wrong_commands(text)] == []
 
 
 @pytest.mark.parametrize("text", ["run `toolchain depoly`", "toolchain farm up --vertual a", "`toolchain farm ups`"])
@@ -127,20 +127,20 @@ OTHER_PROGRAMS = re.compile(
 
 def test_the_options_that_hints_name_are_some_commands():
     known, faults = every_option(cli), []
-    for place, text in HINTS:
+    for place, text in hints():
         named = re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", OTHER_PROGRAMS.sub("", text))
         faults += [(place, name) for name in named if name not in known]
     assert faults == []
 
 
 def test_no_hint_sends_anybody_to_doctor_for_the_name_of_a_package():
-    assert [(place, text) for place, text in HINTS if "doctor` names the package" in text] == []
+    assert [(place, text) for place, text in hints() if "doctor` names the package" in text] == []
 
 
 def test_the_variables_of_make_that_hints_name_exist():
     ours = re.search(r"^OURS +:= (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert ours
-    named = {name for _, text in HINTS for name in re.findall(r"\b([A-Z]+)= with make", text)}
+    named = {name for _, text in hints() for name in re.findall(r"\b([A-Z]+)= with make", text)}
     assert named <= set(ours[1].split())
 
 

@@ -6,13 +6,17 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.support import light
+from tests.support import light, nightly
 from toolchain.models.ort import onnxruntime
 
 pytestmark = pytest.mark.long  # networks of up to 500 MB, which only long tests use
 
 
-@pytest.fixture(scope="module", params=light.NAMES)
+# The others are larger; only `make networks` uses them.
+NAMES = [name if name == "shufflenet" else nightly.left(name) for name in light.NAMES]
+
+
+@pytest.fixture(scope="module", params=NAMES)
 def network(request: pytest.FixtureRequest) -> tuple[str, onnx.ModelProto]:
     return request.param, light.load(request.param)
 

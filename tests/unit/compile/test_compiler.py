@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.support import nets, one_node, qdq_nets, tunings
+from tests.support import nets, nightly, one_node, qdq_nets, tunings
 from tests.support.one_node import One
 from toolchain import board, bundle, files, tensors
 from toolchain.backends.base import EXACT
@@ -54,7 +54,7 @@ def build(proto, native, folder, records=None, shipped=None, **options):
     return compiler.build(imported, request, folder / "bundle", records=RecordSources(records, shipped))
 
 
-@pytest.fixture(params=["squeezenet_v1.1", "boxes"])
+@pytest.fixture(params=["mlp", nightly.left("squeezenet_v1.1"), "boxes"])
 def any_model(request, tmp_path):
     """A network of the zoo, or one with a kernel that is not made of loops."""
     if request.param != "boxes":

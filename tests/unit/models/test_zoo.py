@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.support import nightly
 from toolchain.errors import InputError
 from toolchain.models import zoo
 from toolchain.models.ort import onnxruntime
@@ -44,7 +45,10 @@ OPERATORS = {
 }
 
 
-@pytest.fixture(scope="module", params=zoo.NAMES)
+LARGE = {"resnet-101", "resnet-34-v2", "resnet-50-v2", "resnet-101-v2"}  # as their smaller relatives, with more layers
+
+
+@pytest.fixture(scope="module", params=[nightly.left(name) if name in LARGE else name for name in zoo.NAMES])
 def network(request: pytest.FixtureRequest) -> tuple[str, onnx.ModelProto]:
     return request.param, zoo.build(request.param)
 

@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from tests.support import nightly
 from tests.support.tuning_client import backend, lowered
 from toolchain import board
 from toolchain.backends import backend_of
@@ -11,7 +12,7 @@ from toolchain.records.traces import Rebuilder, as_json, space_generator
 from toolchain.tuning.search import Search
 
 
-@pytest.mark.parametrize("source", ["mlp", "squeezenet_v1.1"])
+@pytest.mark.parametrize("source", ["mlp", nightly.left("squeezenet_v1.1")])
 def test_a_schedule_comes_back_from_json_as_it_was(source):
     search = Search(backend(), "random", 1)
     for task in tasks.extract(lowered(source), backend())[:6]:

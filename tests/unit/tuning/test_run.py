@@ -5,6 +5,7 @@ from concurrent.futures import Future
 
 import pytest
 
+from tests.support import nightly
 from tests.support.cost_models import FormulaCosts
 from tests.support.stores import soon
 from tests.support.tuning_client import FormulaBuilds, FormulaMeasures, backend, crashes, lowered
@@ -110,7 +111,9 @@ def test_a_run_measures_as_many_trials_as_it_was_asked_for(tmp_path, kernels, ah
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("tuner", ["evolutionary-xgb", "evolutionary-random", "random", "grid"])
+@pytest.mark.parametrize(
+    "tuner", ["evolutionary-xgb", nightly.left("evolutionary-random"), nightly.left("random"), "grid"]
+)
 def test_what_is_under_way_is_not_proposed_again(tmp_path, kernels, tuner):
     tuning(tmp_path, kernels[1:2], tuner=tuner, trials=60, pace=Pace(ahead=16)).run()
     assert len({one.candidate for one in recorded(tmp_path)}) == 60
@@ -147,7 +150,7 @@ def test_another_seed_knows_what_the_first_run_found(tmp_path, kernels):
     assert len(tried) == len(set(tried)) == 64
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_the_cost_model_learns_of_other_kernels_too(tmp_path, kernels):
     tuning(tmp_path, kernels[1:2], trials=64).run()
     told, guessing = tuning(tmp_path, kernels[3:4], tuner="evolutionary-xgb", trials=32), tmp_path / "alone"

@@ -7,7 +7,7 @@ import pytest
 import tvm
 from tvm import relax
 
-from tests.support import naive_template, nets, random_graphs, relax_nets
+from tests.support import naive_template, nets, nightly, random_graphs, relax_nets
 from tests.support.relax_nets import counts, layers, net, normal, prepared, processor
 from toolchain.backends.base import EXACT, LAYER
 from toolchain.backends.cpu import graph, kernels
@@ -38,7 +38,7 @@ def check(proto, lanes):
         np.testing.assert_allclose(output, its, rtol=0, atol=1e-4 * max(0.1, np.abs(its).max()))
 
 
-@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(4, 14))])
+@pytest.mark.parametrize("seed", [*range(4), *map(nightly.left, range(4, 14))])
 def test_random_graphs_compute_the_same_in_blocks_of_4(naive, seed):
     check(random_graphs.build(seed), 4)
 

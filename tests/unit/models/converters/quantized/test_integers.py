@@ -47,7 +47,7 @@ def test_products_of_bytes(input_count):
     agree(nodes, 10, rtol=0, atol=0)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_cases_of_the_standard():
     names = [name for name in cases() if name.startswith(("test_qlinear", "test_convinteger"))]
     assert {name: judged(cases()[name]).kind for name in names} == dict.fromkeys(names, RIGHT)
