@@ -216,6 +216,17 @@ class RunOptions:
         type=common.PATH,
         help="Inputs: an .npz file with one array for each input, or an .npy file. Many samples need one more axis.",
     )
+    stream: Path | None = option(
+        "--stream",
+        type=common.PATH,
+        help="Steps of a model with a state: float32 numbers of one step after the other, from a file or from standard "
+        "input (-); or an .npz file.",
+    )
+    steps: int | None = option(
+        "--steps",
+        type=click.IntRange(1, 10_000_000),
+        help="Run N steps of a model with a state: the first of --stream, or the same --input in each.",
+    )
     pictures: tuple[Path, ...] = option(
         "--image",
         type=common.PATH,
@@ -232,7 +243,9 @@ class RunOptions:
         """Return what to run, checked as far as that is possible without the device."""
         from toolchain.pipeline.run import RunRequest
 
-        request = RunRequest(self.output, self.npz, self.pictures, self.labels, self.threads or 0)
+        request = RunRequest(
+            self.output, self.npz, self.pictures, self.labels, self.threads or 0, self.stream, self.steps or 0
+        )
         request.check()
         return request
 
