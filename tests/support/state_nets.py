@@ -7,8 +7,6 @@ import onnx
 
 from tests.support import nets
 
-DRAW = np.random.default_rng(42)
-
 
 def weights(*shape: int) -> np.ndarray:
     return np.random.default_rng([len(shape), *shape]).standard_normal(shape, dtype=np.float32) / np.float32(
@@ -61,7 +59,7 @@ def decoder(length: int = 40, size: int = 16) -> onnx.ModelProto:
     inputs = [nets.value("x", (1, size)), nets.value("position", (1, 1), "int64"), nets.value("mask", (1, length))]
     inputs += [nets.value(f"past_{name}", cache) for name in ("key", "value")]
     outputs = [nets.value("y", (1, size)), *(nets.value(f"present_{name}", cache) for name in ("key", "value"))]
-    return nets.model(nodes, inputs, outputs, {f"w{name}": weights(size, size + 0) + i for i, name in enumerate("qkv")})
+    return nets.model(nodes, inputs, outputs, {f"w{name}": weights(size, size) + i for i, name in enumerate("qkv")})
 
 
 def steps_of_decoder(count: int, length: int = 40, size: int = 16) -> dict[str, np.ndarray]:
@@ -74,13 +72,19 @@ def steps_of_decoder(count: int, length: int = 40, size: int = 16) -> dict[str, 
     return {"x": rng.standard_normal((count, 1, size), dtype=np.float32), "position": position, "mask": mask}
 
 
-def accumulator() -> onnx.ModelProto:
-    """Return a sum of all inputs so far: y and the state are the same tensor, and `seen` is an input."""
+def aliases() -> onnx.ModelProto:
+    """Return sums of what was so far, with states that share memory.
+
+    y is the same tensor as a state, the input x is one, and two states change places.
+    """
     nodes = [
         nets.node("Add", ["x", "total"], ["total_out"]),
         nets.node("Identity", ["total_out"], ["y"]),
         nets.node("Identity", ["x"], ["x_out"]),
-        nets.node("Add", ["x_in", "total"], ["z"]),
+        nets.node("Add", ["last", "left"], ["right_out"]),
+        nets.node("Identity", ["right"], ["left_out"]),
+        nets.node("Sub", ["total", "left"], ["z"]),
     ]
-    inputs = [nets.value(name, (1, 4)) for name in ("x", "total", "x_in")]
-    return nets.model(nodes, inputs, [nets.value(name, (1, 4)) for name in ("y", "z", "total_out", "x_out")])
+    inputs = [nets.value(name, (1, 4)) for name in ("x", "total", "last", "left", "right")]
+    outputs = [nets.value(name, (1, 4)) for name in ("y", "z", "total_out", "x_out", "left_out", "right_out")]
+    return nets.model(nodes, inputs, outputs)

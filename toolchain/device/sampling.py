@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolchain import files, temporary, tensors
-from toolchain.device.installed import DeviceRelease
-from toolchain.device.runner import SMOKE, Plan, Processor, Run, scratch
+from toolchain.device.installed import DeviceRelease, Installed
+from toolchain.device.runner import SMOKE, Plan, Processor, Run
 from toolchain.device.shipment import Sent, Tell
 from toolchain.device.store import Store
 from toolchain.errors import DeviceError, VerificationError
@@ -24,6 +24,7 @@ from toolchain.states import stacked
 from toolchain.tensors import Tensors, TensorSpec
 
 PIECE_BYTES = 64 << 20
+_STATE_SPARE = 1 << 20  # bytes of the header of a saved state
 _PIECE_SAMPLES = 4096  # the report of a run has the time of each sample
 
 
@@ -74,11 +75,13 @@ def run_all(
     outputs = {spec.name: np.empty((series.count, *spec.shape), spec.dtype) for spec in specs}
     ranges = pieces(series.count, [*release.manifest.step_inputs, *specs])
     runs, sent = [], []
-    with _plans(release, ranges, is_sequence=is_sequence) as plans:
-        for piece, plan in zip(ranges, plans, strict=True):
+    with temporary.folder() as folder:
+        sequence = _Sequence(Path(folder) / "state", len(ranges) - 1) if is_sequence else None
+        for number, piece in enumerate(ranges):
             if progress:
                 progress(Step("running the samples", piece.start, series.count, "samples"))
-            run, transfer = _run_piece(release, series.take(piece), plan)
+            plan = replace(SMOKE, samples=len(piece), sequence=is_sequence)
+            run, transfer = _run_piece(release, series.take(piece), plan, number, sequence)
             for name, value in run.outputs.items():
                 outputs[name][piece.start : piece.stop] = value
             runs.append(run)
@@ -95,21 +98,27 @@ def run_all(
     )
 
 
-@contextlib.contextmanager
-def _plans(release: DeviceRelease, ranges: Sequence[range], *, is_sequence: bool) -> Iterator[list[Plan]]:
-    """Yield a plan for each piece; a file on the device takes the state of a sequence from one piece to the next."""
-    plans = [replace(SMOKE, samples=len(piece), sequence=is_sequence) for piece in ranges]
-    if not is_sequence or len(plans) == 1:
-        yield plans
-        return
-    device, last = release.device, len(plans) - 1
-    with scratch(device.shell, device.store.root) as folder:
-        device.shell.run(f"umask 022; mkdir -p {shlex.quote(folder)}")
-        file = f"{folder}/state"
-        yield [
-            replace(plan, state_in=file if number else "", state_out=file if number < last else "")
-            for number, plan in enumerate(plans)
-        ]
+@dataclass(frozen=True)
+class _Sequence:
+    """The pieces of a sequence: a file on this machine takes the state from one to the next."""
+
+    file: Path
+    last: int  # number of the last piece
+
+    def run(self, installed: Installed, plan: Plan, number: int) -> Run:
+        """Run a piece with the state of the one before; an installation has removed what that left on the device."""
+        shell = installed.shell
+        with installed.scratch() as folder:
+            shell.run(f"umask 022; mkdir -p {shlex.quote(folder)}")
+            state = f"{folder}/state"
+            if number:
+                shell.push(self.file, state)
+            is_last = number == self.last
+            run = installed.run(replace(plan, state_in=state if number else "", state_out="" if is_last else state))
+            if not is_last:
+                limit = _STATE_SPARE + sum(spec.bytes for spec in installed.release.manifest.inputs)
+                shell.pull(state, self.file, max_bytes=limit)
+        return run
 
 
 def pieces(count: int, specs: Sequence[TensorSpec]) -> list[range]:
@@ -122,11 +131,13 @@ def pieces(count: int, specs: Sequence[TensorSpec]) -> list[range]:
     return [range(start, min(start + step, count)) for start in range(0, count, step)]
 
 
-def _run_piece(release: DeviceRelease, inputs: Tensors, plan: Plan) -> tuple[Run, Sent]:
+def _run_piece(
+    release: DeviceRelease, inputs: Tensors, plan: Plan, number: int, sequence: _Sequence | None
+) -> tuple[Run, Sent]:
     digest = files.sha256_bytes(tensors.encode(inputs))
     with temporary.folder() as work, _drop_afterwards(release.device.store, digest):
         installed = release.install(inputs, Path(work))
-        run = installed.run(plan)
+        run = sequence.run(installed, plan, number) if sequence else installed.run(plan)
     faults = tensors.check_signature(run.outputs, stacked(release.manifest.step_outputs, plan.samples))
     if faults or len(run.each_ns) != plan.samples:
         raise VerificationError("the device's outputs do not have the model's signature", details="\n".join(faults))

@@ -61,6 +61,7 @@ def bench_current(source: inputs.Source, device: ConnectedDevice, settings: Sett
         half=manifest.half,
         int8=manifest.int8,
         sparse=manifest.sparse,
+        states=manifest.states,
         unchecked=store.releases.is_unchecked(digest),
         waited=store.waited,
         slot=store.slot,

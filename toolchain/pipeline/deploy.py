@@ -152,6 +152,7 @@ def deploy_bundle(
         half=manifest.half,
         int8=manifest.int8,
         sparse=manifest.sparse,
+        states=manifest.states,
         application=deployment.application,
         fidelity=deployment.fidelity,
         unchecked=deployment.difference is None,
