@@ -25,9 +25,10 @@ NETS = {
     "gru": (state_nets.gru, {"h": "hn"}),
     "lstm": (state_nets.lstm, {"h": "hn", "c": "cn"}),
     "decoder": (state_nets.decoder, {f"past_{name}": f"present_{name}" for name in ("key", "value")}),
+    "encoder": (state_nets.encoder, {f"cached_{i}": f"new_cached_{i}" for i in range(36)}),
     "aliases": (state_nets.aliases, {"total": "total_out", "last": "x_out", "left": "right_out", "right": "left_out"}),
 }
-LIMITS = {"gru": 1e-5, "lstm": 1e-5, "decoder": 1e-5, "aliases": 1e-6, SILERO: 1e-4}
+LIMITS = {"gru": 1e-5, "lstm": 1e-5, "decoder": 1e-5, "encoder": 1e-5, "aliases": 1e-6, SILERO: 1e-4}
 
 STEP = """
 import sys
@@ -217,3 +218,22 @@ def test_a_gate_refuses_another_state(device, releases, tmp_path):
     done("build", path, "--state", "none", "-o", tmp_path / "stateless")
     refused = toolchain("gate", tmp_path / "stateless", "--base", "current", *device)
     assert (refused.code, "do not have the same state" in refused.err) == (2, True), refused.err
+
+
+# --- boards --------------------------------------------------------------------------------------------------------
+
+
+def test_a_sequence_on_a_virtual_board(virtual_boards, tmp_path):
+    path = nets.save(state_nets.gru(), tmp_path)
+    options = ["--board", "rpi4", "--host", virtual_boards.name("rpi4"), "--devices", virtual_boards.devices]
+    options += ["--root", "~/state-test", "--threads", 1]
+    report = json.loads(
+        done("deploy", path, "--state", "auto", "--toolchain", "host", *options, "--budget", 0, "--json", "-").out
+    )
+    assert (report["outputs"]["ok"], report["state"]["steps"]) == (True, states.STEPS)
+    loaded = source.load_request(Model(path, detection="use"))
+    given = sequence("gru", loaded, 12)
+    given["x"].tofile(tmp_path / "x.raw")
+    done("run", *options, "--stream", tmp_path / "x.raw", "-o", tmp_path / "y.npz")
+    with np.load(tmp_path / "y.npz") as found:
+        assert_near(dict(found), expected(loaded, given), 1e-5)

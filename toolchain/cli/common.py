@@ -48,6 +48,7 @@ class ModelOptions:
     fixed: tuple[str, ...] = option(
         "--fix", multiple=True, metavar="NAME=VALUE", help="Replace an input by a constant, such as sr=16000."
     )
+    seed: int = option("--seed", default=0, show_default=True, help="Seed of random weights and of random inputs.")
     states: tuple[str, ...] = option(
         "--state",
         multiple=True,
@@ -55,7 +56,6 @@ class ModelOptions:
         help="Keep this output on the device, as the input of the next run; `auto` finds such pairs, `none` does not "
         "propose any.",
     )
-    seed: int = option("--seed", default=0, show_default=True, help="Seed of random weights and of random inputs.")
 
     def model(self, source: str, input_options: InputFileOptions | None = None) -> Model:
         """Return a model, a zoo name or a file, with its inputs."""

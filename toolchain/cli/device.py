@@ -77,6 +77,7 @@ class DeployOptions:
             raise InputError("-o keeps a new bundle, but this is already a bundle", hint="leave -o out")
         self.registry.check(source)
         fixing = {"--shape": self.model.shapes, "--dim": self.model.dims, "--fix": self.model.fixed}
+        fixing["--state"] = self.model.states
         fixing["--max-ram"] = (str(self.compiling.max_ram),) if self.compiling.max_ram else ()
         if built and (unused := [name for name, values in fixing.items() if values]):
             raise InputError(f"{unused[0]} is for models, but this one is already built", hint=f"leave {unused[0]} out")

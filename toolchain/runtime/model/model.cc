@@ -144,6 +144,11 @@ Tensor Mapped(const Tensor& output) {
   return Copied(output, DLDevice{kDLCPU, 0});
 }
 
+bool IsInputOf(const std::vector<StatePair>& states, size_t number) {
+  return std::any_of(states.begin(), states.end(),
+                     [number](const StatePair& pair) { return pair.input == number; });
+}
+
 bool IsOutputOf(const std::vector<StatePair>& states, size_t number) {
   return std::any_of(states.begin(), states.end(),
                      [number](const StatePair& pair) { return pair.output == number; });
@@ -195,9 +200,9 @@ char* Model::InputData(size_t number) const {
 std::vector<Tensor> Model::Run() { return Call(arguments_, {}); }
 
 std::vector<Tensor> Model::Step(const State& state) {
-  std::vector<tvm::ffi::AnyView> arguments = arguments_;
-  state.Give(&arguments);
-  return Call(arguments, state.pairs());
+  if (step_arguments_.empty()) step_arguments_ = arguments_;
+  state.Give(&step_arguments_);
+  return Call(step_arguments_, state.pairs());
 }
 
 std::vector<Tensor> Model::Call(const std::vector<tvm::ffi::AnyView>& arguments,
@@ -205,7 +210,9 @@ std::vector<Tensor> Model::Call(const std::vector<tvm::ffi::AnyView>& arguments,
   std::vector<Tensor> readable;
   {
     const Lent lent{&inputs_};
-    for (edge::Input& input : inputs_) input.Give();
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      if (!IsInputOf(states, i)) inputs_[i].Give();
+    }
     Any result;
     entry_.CallPacked(arguments.data(), static_cast<int32_t>(arguments.size()), &result);
     tvm::runtime::DeviceAPI::Get(device_)->StreamSync(device_, nullptr);

@@ -66,6 +66,7 @@ class Model {
   std::vector<tvm::ffi::Tensor> params_;
   tvm::ffi::Any held_;  // keeps what accelerators have of them in memory of their own
   std::vector<tvm::ffi::AnyView> arguments_;
+  std::vector<tvm::ffi::AnyView> step_arguments_;  // the same, with a state; empty before the first step
 };
 
 // Holds outputs against what the manifest says of them. Faults are kExitInput.
