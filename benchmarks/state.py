@@ -1,6 +1,6 @@
 """What a state costs that stays on the device: edge_step against edge_run of the same release, in turns.
 
-    python benchmarks/state.py [gru lstm decoder silero-vad] [--rounds 60] [--calls 400]
+    python benchmarks/state.py [gru lstm decoder silero-vad] [--rounds 1000] [--calls 41]
 
 Builds each network for this machine, and a program that opens it by the library. A round times three ways, the first
 of which changes: `edge_run` without any care of the state, `edge_step`, and `edge_run` with the state copied from the
@@ -40,7 +40,7 @@ def network(name: str, folder: Path) -> Model:
 
 
 def rounds(program: Path, release: Path, count: int, calls: int) -> list[list[float]]:
-    """Return the nanoseconds of a call for each way, one of each round."""
+    """Return the median nanoseconds of a call for each way, one of each round."""
     command = [program, release, str(count), str(calls)]
     if hasattr(os, "sched_setaffinity"):
         command = ["taskset", "-c", str(max(os.sched_getaffinity(0))), *command]
@@ -57,9 +57,9 @@ def change(new: list[float], base: list[float]) -> stats.Estimate:
 def main() -> int:
     """Measure the networks, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("networks", nargs="*", default=NETWORKS, choices=[*NETWORKS, []], metavar="NETWORK")
-    parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--calls", type=int, default=400)
+    parser.add_argument("networks", nargs="*", default=list(NETWORKS), metavar="NETWORK")
+    parser.add_argument("--rounds", type=int, default=1000)
+    parser.add_argument("--calls", type=int, default=41)
     options = parser.parse_args()
     slow = False
     with tempfile.TemporaryDirectory(prefix="benchmark-") as work:

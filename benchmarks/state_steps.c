@@ -1,5 +1,5 @@
 /* state_steps RELEASE ROUNDS CALLS: times edge_run, edge_step, and edge_run with the state copied by the caller, in
- * turns on one open model. Prints for each round the nanoseconds of a call of each of the three. */
+ * turns on one open model. Prints for each round the median nanoseconds of a call of each of the three. */
 #include <edge_model.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +12,11 @@ static double now_ns(void) {
   struct timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);
   return 1e9 * (double)time.tv_sec + (double)time.tv_nsec;
+}
+
+static int by_value(const void* left, const void* right) {
+  const double a = *(const double*)left, b = *(const double*)right;
+  return (a > b) - (a < b);
 }
 
 static int copy_state(edge_model* model) {
@@ -46,20 +51,24 @@ int main(int argc, char** argv) {
   if (argc != 4) return 2;
   const int rounds = atoi(argv[2]), calls = atoi(argv[3]);
   if (edge_open(argv[1], NULL, &model)) return fprintf(stderr, "%s\n", edge_error()), 1;
-  for (int round = 0; round < rounds; ++round) {
+  double* taken = malloc((size_t)calls * sizeof *taken);
+  for (int round = 0; taken && round < rounds; ++round) {
     double each[WAYS];
     for (int turn = 0; turn < WAYS; ++turn) {
       const int way = (turn + round) % WAYS; /* who goes first changes */
       if (begin(model)) return fprintf(stderr, "%s\n", edge_error()), 1;
       for (int i = 0; i < 3; ++i) call(model, way);
-      const double start = now_ns();
       for (int i = 0; i < calls; ++i) {
+        const double start = now_ns();
         if (call(model, way)) return fprintf(stderr, "%s\n", edge_error()), 1;
+        taken[i] = now_ns() - start;
       }
-      each[way] = (now_ns() - start) / calls;
+      qsort(taken, (size_t)calls, sizeof *taken, by_value);
+      each[way] = taken[calls / 2];
     }
     printf("%.1f %.1f %.1f\n", each[RUN], each[STEP], each[COPY]);
   }
+  free(taken);
   edge_close(model);
   return 0;
 }
