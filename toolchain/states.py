@@ -5,7 +5,9 @@ A step has the model's other inputs and outputs. A sequence has these for each s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +20,7 @@ STEPS = 32
 """Steps of a sequence that a build makes up."""
 LARGEST_STEPS = 4096
 """Steps that a reference may have."""
+_FEW = 5  # names and faults that a message lists
 
 Call = Callable[[Tensors], dict[str, NDArray[Any]]]
 """Takes inputs by name, and returns outputs by name."""
@@ -36,7 +39,8 @@ class StatePair:
 
 def of_step(specs: Sequence[TensorSpec], state: Sequence[str]) -> tuple[TensorSpec, ...]:
     """Return the inputs or the outputs of a step: those whose names are not in the state."""
-    return tuple(spec for spec in specs if spec.name not in state)
+    names = set(state)
+    return tuple(spec for spec in specs if spec.name not in names)
 
 
 def stacked(specs: Sequence[TensorSpec], steps: int) -> tuple[TensorSpec, ...]:
@@ -51,31 +55,31 @@ def count_steps(arrays: Tensors) -> int:
 
 
 def faults(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], states: Sequence[StatePair]) -> list[str]:
-    """Return why these pairs cannot be the state of a model with this signature; empty if they can."""
+    """Return why these pairs cannot be the state of a model with this signature, a few reasons; empty if they can."""
     if not states:
         return []
-    found = [fault for pair in states if (fault := _pair_fault(inputs, outputs, pair))]
+    sources, results = ({spec.name: spec for spec in specs} for specs in (inputs, outputs))
+    found = (_pair_fault(sources, results, pair) for pair in states)
+    messages = list(itertools.islice(filter(None, found), _FEW))
     for side, names in (("input", [pair.input for pair in states]), ("output", [pair.output for pair in states])):
-        repeated = sorted({name for name in names if names.count(name) > 1})
-        found += [f"{side} {name} is in two states" for name in repeated]
+        repeated = (name for name, count in Counter(names).items() if count > 1)
+        messages += [f"{side} {name} is in two states" for name in itertools.islice(repeated, _FEW)]
     if not of_step(inputs, [pair.input for pair in states]):
-        found.append("no input is left beside the state")
+        messages.append("no input is left beside the state")
     if not of_step(outputs, [pair.output for pair in states]):
-        found.append("no output is left beside the state")
-    bound = [spec.name for spec in outputs if spec.bound]
-    found += [
-        f"the size of output {name} depends on the data, which a model with a state cannot have" for name in bound
-    ]
-    return found
+        messages.append("no output is left beside the state")
+    bound = next((spec.name for spec in outputs if spec.bound), None)
+    if bound is not None:
+        messages.append(f"the size of output {bound} depends on the data, which a model with a state cannot have")
+    return messages
 
 
-def _pair_fault(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], pair: StatePair) -> str:
-    source = next((spec for spec in inputs if spec.name == pair.input), None)
-    result = next((spec for spec in outputs if spec.name == pair.output), None)
+def _pair_fault(sources: Mapping[str, TensorSpec], results: Mapping[str, TensorSpec], pair: StatePair) -> str:
+    source, result = sources.get(pair.input), results.get(pair.output)
     if source is None:
-        return f"{pair}: there is no input {pair.input}; inputs: {', '.join(spec.name for spec in inputs)}"
+        return f"{pair}: there is no input {pair.input}; inputs: {', '.join(itertools.islice(sources, _FEW))}"
     if result is None:
-        return f"{pair}: there is no output {pair.output}; outputs: {', '.join(spec.name for spec in outputs)}"
+        return f"{pair}: there is no output {pair.output}; outputs: {', '.join(itertools.islice(results, _FEW))}"
     if (source.shape, source.dtype) != (result.shape, result.dtype):
         return f"{pair}: the input is {source}, but the output is {result}"
     return ""

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support import nets, state_nets, third_party
+from tests.support import nets, opencl, state_nets, third_party
 from tests.support.commands import done, parsed, toolchain
 from tests.support.parts import require
 from tests.support.paths import DATA
@@ -218,6 +218,20 @@ def test_a_gate_refuses_another_state(device, releases, tmp_path):
     done("build", path, "--state", "none", "-o", tmp_path / "stateless")
     refused = toolchain("gate", tmp_path / "stateless", "--base", "current", *device)
     assert (refused.code, "do not have the same state" in refused.err) == (2, True), refused.err
+
+
+@pytest.mark.parametrize("name", ["gru", "aliases"])
+def test_a_state_in_the_memory_of_a_gpu(name, sdk, tmp_path, monkeypatch):
+    opencl.require_opencl()
+    monkeypatch.setenv("EDGE_OPENCL_CACHE", str(tmp_path / "cache"))
+    model = named(name, tmp_path)
+    done("build", *words(model), "--board", "opencl-local", "-o", tmp_path / "bundle")
+    loaded = source.load_request(model)
+    given = sequence(name, loaded, 12)
+    np.savez(tmp_path / "in.npz", **given)
+    python(STEP, sdk, tmp_path / "bundle", tmp_path / "in.npz", tmp_path / "out.npz")
+    with np.load(tmp_path / "out.npz") as found:
+        assert_near(dict(found), expected(loaded, given), LIMITS[name])
 
 
 # --- boards --------------------------------------------------------------------------------------------------------
