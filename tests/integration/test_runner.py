@@ -446,7 +446,7 @@ def test_file_names_stay_inside_the_release(release, key, name, word):
         ({"padding": "x" * 2**20}, ["the manifest has more than 1 MiB"]),
         ({"params_order": ["p0", "p9"]}, ['has no tensor "p9"', "params.safetensors"]),
         ({"states": {}}, ['"states"', "must be a list"]),
-        ({"states": [{"input": "h", "output": "y"}]}, ["states", 'names no tensor: "h"']),
+        ({"states": [{"input": "h", "output": "y"}]}, ["states", 'is not the name of a tensor: "h"']),
         ({"states": [{"input": "x"}]}, ['no key "output"']),
         ({"states": [{"input": "x", "output": "y"}]}, ["joins float32[2, 3] and float32[2, 4]"]),
         (

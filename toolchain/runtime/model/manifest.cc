@@ -53,7 +53,7 @@ size_t NumberOf(const JsonNode& name, const std::vector<TensorSpec>& specs) {
   const std::string text = name.Text();
   const auto found = std::find_if(specs.begin(), specs.end(),
                                   [&text](const TensorSpec& spec) { return spec.name == text; });
-  if (found == specs.end()) name.Fail("names no tensor: \"" + text + "\"");
+  if (found == specs.end()) name.Fail("is not the name of a tensor: \"" + text + "\"");
   return static_cast<size_t>(found - specs.begin());
 }
 
