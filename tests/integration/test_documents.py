@@ -318,6 +318,7 @@ echo '{"_meta": {"hostvars": {"kitchen": {"ansible_host": "10.0.0.8", "edge_boar
                 before="head -c $((3 * 224 * 224 * 4)) /dev/zero >input.raw",
             ),
         ),
+        ("edge_tensor frame", Shown("it is a part of a program; tests/data/sdk/steps.c has such calls")),
     ],
     "docs/security.md": [
         ("ssh-keygen", Run({"ssh-keygen -t": "ssh-keygen -q -N '' -t"})),

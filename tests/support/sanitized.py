@@ -14,9 +14,10 @@ from pathlib import Path
 
 import cmake
 
-from tests.support import bundles
+from tests.support import bundles, nets, state_nets
 from tests.support.paths import DATA
-from toolchain import resources
+from toolchain import api, resources
+from toolchain.models.request import Model
 from toolchain.native import programs
 
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize=vptr", "-fno-sanitize-recover=undefined")
@@ -40,6 +41,12 @@ def built(folder: Path) -> Path:
     return folder / "library"
 
 
+def release_with_state(folder: Path, name: str) -> Path:
+    """Build a release of a GRU that keeps its state."""
+    path = nets.save(state_nets.gru(), folder, f"{name}.onnx")
+    return api.build(Model(path, states={"h": "hn"}), folder=folder / name).folder
+
+
 def main() -> int:
     """Run the C programs of the tests on a release; return how many failed."""
     failed = 0
@@ -47,13 +54,15 @@ def main() -> int:
         folder = Path(work)
         library = built(folder / "build")
         release = bundles.build(folder, rows=8, columns=4).folder
-        for source, arguments in RUNS:
+        states = [str(release_with_state(folder, name)) for name in ("first", "second")]
+        runs = [(source, (str(release), *arguments)) for source, arguments in RUNS]
+        for source, arguments in [*runs, ("steps.c", (*states, str(folder / "state")))]:
             compiler = ["g++", "-std=c++17"] if source.endswith(".cc") else ["gcc", "-std=gnu99"]
             words = [*compiler, "-g", *SANITIZERS, DATA / "sdk" / source, f"-I{resources.RUNTIME / 'library'}"]
             program = folder / source.partition(".")[0]
             linked = [f"-L{library}", "-ledge_model", f"-Wl,-rpath,{library}", "-lpthread"]
             subprocess.run([*words, "-o", program, *linked], check=True)
-            code = subprocess.run([program, release, *arguments], check=False).returncode
+            code = subprocess.run([program, *arguments], check=False).returncode
             sys.stdout.write(f"{source}: {'clean' if code == 0 else f'exit code {code}'}\n")
             failed += code != 0
     return failed

@@ -611,6 +611,22 @@ _CASES = [
     # --- runs on one's own inputs
     ("a run of nothing", "run -o {w}/y.npz", 2, r"nothing to run[\s\S]*--input"),
     ("a run without an output", "run --input {w}/fits.npz", 2, r"missing option '-o'"),
+    ("a pair that is none", "build mlp --state h -o {w}/out", 2, r"not of the form INPUT=OUTPUT"),
+    ("a state of no input", "build {w}/good.onnx --state h=y -o {w}/out", 2, r"there is no input h; inputs: x"),
+    ("a state of no output", "deploy {w}/good.onnx --state x=h", 2, r"there is no output h; outputs: y"),
+    ("a state that nothing suggests", "build {w}/good.onnx --state auto -o {w}/out", 2, r"--state INPUT=OUTPUT"),
+    ("states by two rules", "build mlp --state auto --state h=hn -o {w}/out", 2, r"--state auto cannot be combined"),
+    ("a state with two outputs", "build mlp --state h=a --state h=b -o {w}/out", 2, r"two outputs: a and b"),
+    ("a state of a package", "deploy {w}/good.tar --state h=hn", 2, r"--state is for models"),
+    ("a stream that is missing", "run --stream {w}/none -o {w}/y.npz", 2, r"there is no file .*none"),
+    ("a stream and inputs", "run --stream - --input {w}/fits.npz -o {w}/y.npz", 2, r"--input and --stream cannot"),
+    ("steps of a picture", "run --image {w}/picture.jpg --steps 2 -o {w}/y.npz", 2, r"--steps cannot be combined"),
+    (
+        "a stream for a model without a state",
+        "run --stream {w}/fits.npz -o {w}/y.npz --root {w}/device",
+        2,
+        r"has no state[\s\S]*--state INPUT=OUTPUT",
+    ),
     ("a run of two kinds", "run --input {w}/fits.npz --image {w}/picture.jpg -o {w}/y.npz", 2, r"cannot be combined"),
     (
         "a run without a release",

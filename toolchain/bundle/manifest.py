@@ -11,9 +11,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
-from toolchain import files
+from toolchain import files, states
 from toolchain.errors import VerificationError
-from toolchain.tensors import DTYPES, TensorSpec
+from toolchain.states import StatePair
+from toolchain.tensors import DTYPES, Tensors, TensorSpec
 from toolchain.validation import FEW_KEYS, FIRST_FAULT, words
 
 MANIFEST = "manifest.json"
@@ -229,6 +230,22 @@ class Manifest:
     int8: InInt8 | None = None
     activations: _Count | None = None  # bytes that activations and outputs take; None where they are not planned
     sparse: Sparse | None = None  # the zeros in its weights; None where no kernel leaves any out
+    # outputs that stay on the device and are inputs of the next step; none where each run is on its own
+    states: Annotated[tuple[StatePair, ...], FIRST_FAULT] = ()
+
+    @property
+    def step_inputs(self) -> tuple[TensorSpec, ...]:
+        """The inputs that are passed to a run: all but the state."""
+        return states.of_step(self.inputs, [pair.input for pair in self.states])
+
+    @property
+    def step_outputs(self) -> tuple[TensorSpec, ...]:
+        """The outputs that a run returns: all but the state."""
+        return states.of_step(self.outputs, [pair.output for pair in self.states])
+
+    def steps(self, arrays: Tensors) -> int:
+        """Return the steps of a sequence of inputs; 0 for a model without a state."""
+        return states.count_steps(arrays) if self.states else 0
 
     def encoded(self) -> bytes:
         """Return the manifest as the bytes of manifest.json."""
@@ -236,6 +253,8 @@ class Manifest:
         for name in ("reference", "records", "modelled", "half", "int8", "activations", "sparse"):
             if document[name] is None:
                 del document[name]
+        if not self.states:  # as before there were any
+            del document["states"]
         if self.records is not None and not self.records.modelled:  # bundles of before there were models are the same
             del document["records"]["modelled"]
         if self.half is not None and self.half.format == "float16":  # as before there were others
@@ -311,6 +330,7 @@ def _faults(manifest: Manifest, data: bytes) -> list[str]:
     specs = (*manifest.inputs, *manifest.outputs)
     faults = [f"{spec!s:.{_MAX_SPEC_TEXT}}" for spec in specs if not _is_possible(spec)]
     faults += _bound_faults(manifest) if not faults else []
+    faults += [f"states: {fault}" for fault in states.faults(manifest.inputs, manifest.outputs, manifest.states)]
     if not faults:
         for side, tensors in {"inputs": manifest.inputs, "outputs": manifest.outputs}.items():
             if sum(spec.bytes for spec in tensors) > _LARGEST_TENSOR:

@@ -39,6 +39,8 @@ def planned(manifest: Manifest) -> Memory | None:
     """Return the memory of a bundle's process; None where the compiler does not plan it, as on GPUs."""
     if manifest.activations is None:
         return None
-    inputs = sum(spec.bytes for spec in manifest.inputs)
+    # The library keeps a state beside the inputs of the same names.
+    state = sum(spec.bytes for spec in manifest.inputs) - sum(spec.bytes for spec in manifest.step_inputs)
+    inputs = sum(spec.bytes for spec in manifest.inputs) + state
     weights, library = manifest.files[PARAMS].size, manifest.files[LIBRARY].size
     return Memory(weights, manifest.activations, inputs, library, _PROGRAM)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter, ValidationError
 
-from toolchain import rankings, tensors
+from toolchain import rankings, states, tensors
 from toolchain.bundle.manifest import REFERENCE, InInt8, Manifest
 from toolchain.errors import VerificationError
 from toolchain.rankings import Ranking
@@ -231,10 +231,14 @@ class Reference:
         Raises:
             VerificationError: Names, types or shapes are not the model's.
         """
-        faults = tensors.check_signature(self.inputs, manifest.inputs)
-        faults += _output_faults(self.outputs, manifest.outputs)
+        steps = manifest.steps(self.inputs)
+        if steps > states.LARGEST_STEPS:
+            faults = [f"it has {steps} steps, more than {states.LARGEST_STEPS}"]
+        else:
+            faults = tensors.check_signature(self.inputs, states.stacked(manifest.step_inputs, steps))
+            faults += _output_faults(self.outputs, states.stacked(manifest.step_outputs, steps))
         for number, outputs in enumerate(self.random.outputs if self.random else ()):
-            faults += [f"sample {number}: {fault}" for fault in _output_faults(outputs, manifest.outputs)]
+            faults += [f"sample {number}: {fault}" for fault in _output_faults(outputs, manifest.step_outputs)]
         for _, ranking in self._every_ranking():
             faults += ranking_faults(ranking, manifest.outputs)
         if faults:

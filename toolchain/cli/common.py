@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from toolchain.compile.request import BuildRequest
     from toolchain.device.deploy import Settings
     from toolchain.models import inputs
-    from toolchain.models.request import Model
+    from toolchain.models.request import Detection, Model
     from toolchain.pipeline.report import Report
     from toolchain.progress import Progress
     from toolchain.tuning.build.cluster.scheduler import Scheduler
@@ -49,18 +49,26 @@ class ModelOptions:
         "--fix", multiple=True, metavar="NAME=VALUE", help="Replace an input by a constant, such as sr=16000."
     )
     seed: int = option("--seed", default=0, show_default=True, help="Seed of random weights and of random inputs.")
+    states: tuple[str, ...] = option(
+        "--state",
+        multiple=True,
+        metavar="INPUT=OUTPUT",
+        help="Keep this output on the device, as the input of the next run; `auto` finds such pairs, `none` does not "
+        "propose any.",
+    )
 
     def model(self, source: str, input_options: InputFileOptions | None = None) -> Model:
         """Return a model, a zoo name or a file, with its inputs."""
         from toolchain.models.request import Model
 
         inputs = (input_options or InputFileOptions()).source(self.seed)
-        return Model(source, parse_shapes(self.shapes), inputs, parse_fixed(self.fixed), parse_dims(self.dims))
+        shapes, fixed, dims = parse_shapes(self.shapes), parse_fixed(self.fixed), parse_dims(self.dims)
+        return Model(source, shapes, inputs, fixed, dims, *parse_states(self.states))
 
     @property
     def shape_arguments(self) -> list[str]:
-        """The options that decide on shapes, for a command line."""
-        options = (("--shape", self.shapes), ("--dim", self.dims), ("--fix", self.fixed))
+        """The options that decide on inputs and their shapes, for a command line."""
+        options = (("--shape", self.shapes), ("--dim", self.dims), ("--fix", self.fixed), ("--state", self.states))
         return [argument for option, texts in options for text in texts for argument in (option, text)]
 
 
@@ -123,6 +131,24 @@ def parse_dims(texts: tuple[str, ...]) -> dict[str, int]:
         if dims.setdefault(name, int(size)) != int(size):
             raise InputError(f"--dim {name} has two sizes: {dims[name]} and {size}", hint="leave one of them out")
     return dims
+
+
+def parse_states(texts: tuple[str, ...]) -> tuple[dict[str, str], Detection]:
+    """Read pairs such as `h=hn`; return the outputs by their inputs, and what happens to other pairs."""
+    if texts in {("auto",), ("none",)}:
+        return {}, "use" if texts == ("auto",) else "off"
+    states: dict[str, str] = {}
+    for text in texts:
+        if text in {"auto", "none"}:
+            raise InputError(f"--state {text} cannot be combined with other pairs", hint="leave one of them out")
+        name, equals, output = text.rpartition("=")  # the last one: names of inputs may contain it
+        if not (name and equals and output):
+            raise InputError(f"--state {text} is not of the form INPUT=OUTPUT", hint="for example: --state h=hn")
+        if states.setdefault(name, output) != output:
+            raise InputError(
+                f"--state {name} has two outputs: {states[name]} and {output}", hint="leave one of them out"
+            )
+    return states, "propose"
 
 
 def parse_fixed(texts: tuple[str, ...]) -> dict[str, str]:

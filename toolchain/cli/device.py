@@ -77,6 +77,7 @@ class DeployOptions:
             raise InputError("-o keeps a new bundle, but this is already a bundle", hint="leave -o out")
         self.registry.check(source)
         fixing = {"--shape": self.model.shapes, "--dim": self.model.dims, "--fix": self.model.fixed}
+        fixing["--state"] = self.model.states
         fixing["--max-ram"] = (str(self.compiling.max_ram),) if self.compiling.max_ram else ()
         if built and (unused := [name for name, values in fixing.items() if values]):
             raise InputError(f"{unused[0]} is for models, but this one is already built", hint=f"leave {unused[0]} out")
@@ -216,6 +217,17 @@ class RunOptions:
         type=common.PATH,
         help="Inputs: an .npz file with one array for each input, or an .npy file. Many samples need one more axis.",
     )
+    stream: Path | None = option(
+        "--stream",
+        type=common.PATH,
+        help="Steps of a model with a state: float32 numbers of one step after the other, from a file or from standard "
+        "input (-); or an .npz file.",
+    )
+    steps: int | None = option(
+        "--steps",
+        type=click.IntRange(1, 10_000_000),
+        help="Run N steps of a model with a state: the first of --stream, or the same --input in each.",
+    )
     pictures: tuple[Path, ...] = option(
         "--image",
         type=common.PATH,
@@ -232,7 +244,9 @@ class RunOptions:
         """Return what to run, checked as far as that is possible without the device."""
         from toolchain.pipeline.run import RunRequest
 
-        request = RunRequest(self.output, self.npz, self.pictures, self.labels, self.threads or 0)
+        request = RunRequest(
+            self.output, self.npz, self.pictures, self.labels, self.threads or 0, self.stream, self.steps or 0
+        )
         request.check()
         return request
 

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import tvm
+from numpy.typing import NDArray
 from tvm import relax
 from tvm.target import codegen
 
 import toolchain
-from toolchain import bundle, files, interrupts, tensors, versions
+from toolchain import bundle, files, interrupts, states, tensors, versions
 from toolchain.backends.base import EXACT, NODES, OPERATIONS, SPARSE, Backend
 from toolchain.backends.cpu.lowering import PIPELINE
 from toolchain.board import Board
@@ -328,6 +329,7 @@ def _manifest(work: _Compilation, staging: Path, activations: int | None) -> Man
         int8=work.int8,
         activations=activations,
         sparse=_sparse(work),
+        states=source.states,
     )
 
 
@@ -376,7 +378,10 @@ def compare_in_half(
     unknown = InHalf(reference.runtime, _input_text(request), (), format=reduced)
     request.progress(stage(f"computing in {unknown.precision} on this machine"))
     try:
-        outputs = _run(request.backend.on_cpu(module), imported, reference.inputs, _PIPELINES[reduced])
+        call = _open(request.backend.on_cpu(module), imported, _PIPELINES[reduced])
+        pairs = imported.source.states
+        call = states.sequence(call, imported.source.inputs, pairs) if pairs else call
+        outputs = call(reference.inputs)
     except InputError as fault:
         result = replace(unknown, obstacle=fault.message)  # only the device can show it
     else:
@@ -399,12 +404,16 @@ def _input_text(request: BuildRequest) -> str:
     return path.name if path else f"random numbers of seed {input_source.seed}"
 
 
-def _run(module: tvm.IRModule, imported: ImportedModel, inputs: Tensors, pipeline: str) -> Tensors:
+def _open(module: tvm.IRModule, imported: ImportedModel, pipeline: str) -> states.Call:
     # For this machine's own CPU, whose vector instructions make the emulation bearable.
     target = tvm.target.Target({"kind": "llvm", "mcpu": str(codegen.llvm_get_system_cpu())})
     machine = relax.VirtualMachine(tvm.compile(module, target=target, tir_pipeline=pipeline), tvm.cpu())
-    result: Any = machine[ENTRY](*(tvm.runtime.tensor(inputs[spec.name]) for spec in imported.source.inputs))
-    # A network with one output returns a tensor, any other a tuple.
-    values = [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
-    outputs = {spec.name: value.numpy() for spec, value in zip(imported.outputs, values, strict=True)}
-    return tensors.cut(outputs, imported.outputs)
+
+    def run(inputs: Tensors) -> dict[str, NDArray[Any]]:
+        result: Any = machine[ENTRY](*(tvm.runtime.tensor(inputs[spec.name]) for spec in imported.source.inputs))
+        # A network with one output returns a tensor, any other a tuple.
+        values = [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
+        outputs = {spec.name: value.numpy() for spec, value in zip(imported.outputs, values, strict=True)}
+        return tensors.cut(outputs, imported.outputs)
+
+    return run

@@ -12,6 +12,7 @@ from toolchain.compile.request import BuildRequest
 from toolchain.errors import InputError
 from toolchain.models import inputs
 from toolchain.models.source import SourceModel
+from toolchain.states import count_steps
 from toolchain.tensors import Tensors
 
 if TYPE_CHECKING:
@@ -97,7 +98,16 @@ def rescale_for_half(imported: ImportedModel, request: BuildRequest) -> tvm.IRMo
 
 def _user_samples(input_source: inputs.Source, source: SourceModel) -> list[dict[str, NDArray[Any]]]:
     """Return the inputs of the user's files; empty without files."""
-    return [inputs.make(input_source, source.inputs)] if input_source.npz or input_source.image else []
+    if not (input_source.npz or input_source.image):
+        return []
+    if not source.states:
+        return [inputs.make(input_source, source.inputs)]
+    # Each step, with a random state: what a real one is, only the model itself can say.
+    steps = inputs.make(input_source, source.step_inputs, is_sequence=True)
+    return [
+        {**inputs.random(source.inputs, input_source.seed), **{name: value[step] for name, value in steps.items()}}
+        for step in range(count_steps(steps))
+    ]
 
 
 def _random_samples(input_source: inputs.Source, source: SourceModel, count: int) -> list[dict[str, NDArray[Any]]]:

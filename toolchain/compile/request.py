@@ -64,6 +64,9 @@ class BuildRequest:
             arguments += ["--shape", f"{name}:{','.join(map(str, shape))}"]
         for name, size in sorted(self.model.dims.items()):
             arguments += ["--dim", shlex.quote(f"{name}={size}")]
+        for name, result in self.model.states.items():
+            arguments += ["--state", shlex.quote(f"{name}={result}")]
+        arguments += ["--state", "auto"] if self.model.detection == "use" else []
         for name, value in sorted(self.model.fixed.items()):
             arguments += ["--fix", f"{name}={value}"]
         input_source = self.model.given

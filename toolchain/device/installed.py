@@ -161,7 +161,7 @@ class DeviceRelease:
         """Send what the device lacks for a run, without activating anything; the caller holds the store's lock.
 
         Args:
-            inputs: Arrays by name.
+            inputs: Arrays by name; of a model with a state, those of a sequence.
             work: A folder on this machine for the files to send.
             progress: Called as the files are sent.
             library: The library for applications, if it is to be installed, too.
@@ -178,7 +178,7 @@ class DeviceRelease:
         digest, _files = shipment.folders.get("releases", ("", {}))
         verified = trust.take(store, digest, folders["runners"], shipment.signed)
         releases = {"releases": f"{store.root}/releases/{self.digest}"}
-        return Installed(self, {**releases, **folders}, sent, verified)
+        return Installed(self, {**releases, **folders}, sent, verified, self.manifest.steps(inputs))
 
 
 @dataclass(frozen=True)
@@ -190,12 +190,18 @@ class Installed:
         folders: Folders on the device: its `releases`, its `runners` and its `inputs`.
         sent: The blobs sent for it.
         verified: The device's check of the signatures; None if it accepts unsigned releases.
+        steps: Steps of its inputs; 0 for a model without a state.
     """
 
     release: DeviceRelease
     folders: Mapping[str, str]
     sent: Sent
     verified: Verified | None = None
+    steps: int = 0
+
+    def complete(self, plan: Plan) -> Plan:
+        """Return a plan that runs the inputs as a sequence, if the model has a state and the plan no samples."""
+        return dataclasses.replace(plan, samples=self.steps, sequence=True) if self.steps and not plan.samples else plan
 
     def run(self, plan: Plan, environment: Mapping[str, str] | None = None) -> Run:
         """Run it.
@@ -210,8 +216,8 @@ class Installed:
             self.folders,
             release=self.folders["releases"],
             threads=self.release.threads,
-            plan=plan,
-            outputs=manifest.outputs,
+            plan=self.complete(plan),
+            outputs=manifest.step_outputs,
             size=runner.weight(manifest),
             environment=environment,
         )
@@ -226,11 +232,12 @@ class Installed:
 
     def command(self, folder: str, plan: Plan) -> list[str]:
         """Return the command line of its runner, which writes its report and its outputs into a folder."""
-        return runner.command(self.folders, self.folders["releases"], folder, plan, self.release.threads)
+        return runner.command(self.folders, self.folders["releases"], folder, self.complete(plan), self.release.threads)
 
     def with_inputs_of(self, other: Installed) -> Installed:
         """Return the same release with the inputs of another one."""
-        return dataclasses.replace(self, folders={**self.folders, "inputs": other.folders["inputs"]})
+        folders = {**self.folders, "inputs": other.folders["inputs"]}
+        return dataclasses.replace(self, folders=folders, steps=other.steps)
 
 
 @contextlib.contextmanager

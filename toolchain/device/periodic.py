@@ -36,7 +36,7 @@ def run(installed: Installed, plan: Plan, rate: Rate, progress: Callable[[str], 
         DeviceError: The model does not run, the device does not allow what the rate asks for, or it is lost.
         VerificationError: The device does not accept this release.
     """
-    plan = dataclasses.replace(plan, rate=rate)
+    plan = installed.complete(dataclasses.replace(plan, rate=rate))
     manifest, shell = installed.release.manifest, installed.shell
     with installed.scratch() as folder, temporary.folder() as work:
         argv = installed.command(folder, plan)
@@ -45,7 +45,7 @@ def run(installed: Installed, plan: Plan, rate: Rate, progress: Callable[[str], 
         line_s = runner.longest_s(plan, runner.weight(manifest)) + rate.period_s
         text = _Session(shell.start(script), rate, line_s, shell.name).report(progress)
         local = Path(work) / "outputs.safetensors"
-        limit_bytes = _SPARE + sum(spec.bytes for spec in manifest.outputs)
+        limit_bytes = _SPARE + sum(spec.bytes for spec in manifest.step_outputs) * max(plan.samples, 1)
         shell.pull(f"{folder}/outputs", local, max_bytes=limit_bytes)
         return runner.read(text, tensors.load(local), shell.name, plan)
 

@@ -75,7 +75,7 @@ def pace(installed: Installed, *, pinned: bool = True) -> float:
         DeviceError: The runner failed, or its report is not valid.
         VerificationError: The device does not accept this release.
     """
-    plan, shell = dataclasses.replace(_ONE_RUN, pinned=pinned), installed.shell
+    plan, shell = installed.complete(dataclasses.replace(_ONE_RUN, pinned=pinned)), installed.shell
     with installed.scratch() as folder:
         argv = installed.command(folder, plan)
         limit_s, limit_bytes = runner.longest_s(plan), runner.most_said(plan)

@@ -116,8 +116,9 @@ def run(releases: Sequence[Installed], folder: str, plan: Plan, sysfs: str = SYS
     shell, token = releases[0].shell, secrets.token_hex(8)
     script = f"umask 022; sysfs={shlex.quote(sysfs)}; mkdir -p {shlex.quote(folder)}\n{_LOOK}\n"
     script += "".join(_run_script(release.command(folder, plan), token, folder) for release in releases)
-    limit = runner.longest_s(plan) * len(releases)
-    limit_bytes = (runner.most_said(plan) + 2 * _STATE_BYTES) * len(releases)
+    plans = [release.complete(plan) for release in releases]
+    limit = sum(map(runner.longest_s, plans))
+    limit_bytes = sum(runner.most_said(complete) + 2 * _STATE_BYTES for complete in plans)
     began = time.monotonic()
     result = shell.run(script, timeout=limit, check=False, max_bytes=limit_bytes)
     took_s = time.monotonic() - began

@@ -81,7 +81,9 @@ class Plan:
 
     The first run computes the outputs and is not timed; `warmup_runs` adds more such runs. Each thread is `pinned` to
     one CPU, or else the system moves them between these CPUs. With `samples`, the inputs are (samples, ...), and the
-    model runs once for each; 0 means a single input without that axis. With a `rate`, it then runs at that rate.
+    model runs once for each; 0 means a single input without that axis. They are the steps of a `sequence` if a model
+    keeps its state between them; the first step gets it from a file of the device, `state_in`, or else it is zeros, and
+    the last one leaves it in `state_out`. With a `rate`, the model then runs at that rate.
     """
 
     budget_s: float = 10.0
@@ -91,6 +93,9 @@ class Plan:
     pinned: bool = True
     samples: int = 0
     rate: Rate | None = None
+    sequence: bool = False
+    state_in: str = ""
+    state_out: str = ""
 
 
 SMOKE = Plan(budget_s=0.0, min_runs=1, max_runs=0)
@@ -164,6 +169,9 @@ def command(folders: Mapping[str, str], release: str, folder: str, plan: Plan, t
     argv += ["--warmup-runs", str(plan.warmup_runs), "--min-runs", str(plan.min_runs)]
     argv += ["--max-runs", str(plan.max_runs), "--budget-ms", str(round(plan.budget_s * 1000))]
     argv += ["--samples", str(plan.samples)] if plan.samples else []
+    argv += ["--sequence"] if plan.sequence else []
+    for option, path in (("--state-in", plan.state_in), ("--state-out", plan.state_out)):
+        argv += [option, path] if path else []
     argv += [] if plan.pinned else ["--no-pin"]
     argv += plan.rate.arguments if plan.rate else []
     return [*argv, "--threads", str(threads)] if threads else argv

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,16 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolchain import files, temporary, tensors
-from toolchain.device.installed import DeviceRelease
-from toolchain.device.runner import SMOKE, Processor, Run
+from toolchain.device.installed import DeviceRelease, Installed
+from toolchain.device.runner import SMOKE, Plan, Processor, Run
 from toolchain.device.shipment import Sent, Tell
 from toolchain.device.store import Store
 from toolchain.errors import DeviceError, VerificationError
 from toolchain.models.series import Series
 from toolchain.progress import Step
+from toolchain.states import stacked
 from toolchain.tensors import Tensors, TensorSpec
 
 PIECE_BYTES = 64 << 20
+_STATE_SPARE = 1 << 20  # bytes of the header of a saved state
 _PIECE_SAMPLES = 4096  # the report of a run has the time of each sample
 
 
@@ -50,31 +53,39 @@ class Sampled:
     sent: Sent
 
 
-def run_all(release: DeviceRelease, series: Series, progress: Tell | None = None) -> Sampled:
+def run_all(
+    release: DeviceRelease, series: Series, progress: Tell | None = None, *, is_sequence: bool = False
+) -> Sampled:
     """Run a release of a device on samples; the caller holds the lock.
+
+    A model with a state begins each sample with zeros, unless they are the steps of a sequence.
 
     Args:
         release: The release, installed on the device.
         series: The samples, which fit its signature.
         progress: Called with progress.
+        is_sequence: Whether the state of each sample is that of the one before.
 
     Raises:
         DeviceError: The device is full or lost, or the model does not run on it.
         VerificationError: The outputs do not have the model's signature.
     """
     release = replace(release, bundle=None)  # the device has its files: each piece sends inputs alone
-    specs = release.manifest.outputs
+    specs = release.manifest.step_outputs
     outputs = {spec.name: np.empty((series.count, *spec.shape), spec.dtype) for spec in specs}
-    ranges = pieces(series.count, [*release.manifest.inputs, *specs])
+    ranges = pieces(series.count, [*release.manifest.step_inputs, *specs])
     runs, sent = [], []
-    for piece in ranges:
-        if progress:
-            progress(Step("running the samples", piece.start, series.count, "samples"))
-        run, transfer = _run_piece(release, series.take(piece), len(piece))
-        for name, value in run.outputs.items():
-            outputs[name][piece.start : piece.stop] = value
-        runs.append(run)
-        sent.append(transfer)
+    with temporary.folder() as folder:
+        sequence = _Sequence(Path(folder) / "state", len(ranges) - 1) if is_sequence else None
+        for number, piece in enumerate(ranges):
+            if progress:
+                progress(Step("running the samples", piece.start, series.count, "samples"))
+            plan = replace(SMOKE, samples=len(piece), sequence=is_sequence)
+            run, transfer = _run_piece(release, series.take(piece), plan, number, sequence)
+            for name, value in run.outputs.items():
+                outputs[name][piece.start : piece.stop] = value
+            runs.append(run)
+            sent.append(transfer)
     return Sampled(
         outputs=outputs,
         each_ns=tuple(value for run in runs for value in run.each_ns),
@@ -87,6 +98,29 @@ def run_all(release: DeviceRelease, series: Series, progress: Tell | None = None
     )
 
 
+@dataclass(frozen=True)
+class _Sequence:
+    """The pieces of a sequence: a file on this machine takes the state from one to the next."""
+
+    file: Path
+    last: int  # number of the last piece
+
+    def run(self, installed: Installed, plan: Plan, number: int) -> Run:
+        """Run a piece with the state of the one before; an installation has removed what that left on the device."""
+        shell = installed.shell
+        with installed.scratch() as folder:
+            shell.run(f"umask 022; mkdir -p {shlex.quote(folder)}")
+            state = f"{folder}/state"
+            if number:
+                shell.push(self.file, state)
+            is_last = number == self.last
+            run = installed.run(replace(plan, state_in=state if number else "", state_out="" if is_last else state))
+            if not is_last:
+                limit = _STATE_SPARE + sum(spec.bytes for spec in installed.release.manifest.inputs)
+                shell.pull(state, self.file, max_bytes=limit)
+        return run
+
+
 def pieces(count: int, specs: Sequence[TensorSpec]) -> list[range]:
     """Divide samples into ranges whose inputs and outputs have at most 64 MiB, but at least one sample.
 
@@ -97,13 +131,15 @@ def pieces(count: int, specs: Sequence[TensorSpec]) -> list[range]:
     return [range(start, min(start + step, count)) for start in range(0, count, step)]
 
 
-def _run_piece(release: DeviceRelease, inputs: Tensors, count: int) -> tuple[Run, Sent]:
+def _run_piece(
+    release: DeviceRelease, inputs: Tensors, plan: Plan, number: int, sequence: _Sequence | None
+) -> tuple[Run, Sent]:
     digest = files.sha256_bytes(tensors.encode(inputs))
     with temporary.folder() as work, _drop_afterwards(release.device.store, digest):
         installed = release.install(inputs, Path(work))
-        run = installed.run(replace(SMOKE, samples=count))
-    faults = tensors.check_signature(run.outputs, [spec.stacked(count) for spec in release.manifest.outputs])
-    if faults or len(run.each_ns) != count:
+        run = sequence.run(installed, plan, number) if sequence else installed.run(plan)
+    faults = tensors.check_signature(run.outputs, stacked(release.manifest.step_outputs, plan.samples))
+    if faults or len(run.each_ns) != plan.samples:
         raise VerificationError("the device's outputs do not have the model's signature", details="\n".join(faults))
     return run, installed.sent
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolchain import bundle as bundles
-from toolchain import files, rankings, tensors
+from toolchain import files, rankings, states, tensors
 from toolchain.bundle import Bundle
 from toolchain.bundle.manifest import Manifest
 from toolchain.bundle.reference import RandomSamples
@@ -71,11 +71,16 @@ def samples_of(bundle: Bundle, *, unchecked: bool = False) -> Samples:
     """
     check_referenced(bundle, unchecked=unchecked)
     if bundle.reference is None:
-        return Samples(inputs.random(bundle.manifest.inputs, seed=0), None)
+        return Samples(random_inputs(bundle.manifest), None)
     reference = bundles.Reference.read(bundle.reference)
     reference.check(bundle.manifest)
     reference.check_comparable()
     return Samples(reference.inputs, reference.outputs, reference.runtime, reference.tolerance, reference.rankings)
+
+
+def random_inputs(manifest: Manifest) -> Tensors:
+    """Draw inputs for a run of a release; of one with a state, those of a sequence."""
+    return inputs.make(inputs.Source(), manifest.step_inputs, is_sequence=bool(manifest.states))
 
 
 def check_outputs(run: Run, samples: Samples, manifest: Manifest, tolerance: float | None) -> Difference | None:
@@ -84,7 +89,8 @@ def check_outputs(run: Run, samples: Samples, manifest: Manifest, tolerance: flo
     Raises:
         OutputError: They differ by more than the tolerance, or do not have the model's signature.
     """
-    faults = tensors.check_signature(run.outputs, manifest.outputs)
+    steps = manifest.steps(samples.inputs)
+    faults = tensors.check_signature(run.outputs, states.stacked(manifest.step_outputs, steps))
     if faults:
         raise OutputError("the device's outputs do not have the model's signature", details="\n".join(faults))
     if samples.expected is None:
@@ -166,7 +172,7 @@ def check_samples(
         OutputError: Outputs of a sample differ by more than its tolerance.
         VerificationError: This machine generates other inputs from the seed.
     """
-    samples = series.random(release.manifest.inputs, reference.seed, len(reference.samples))
+    samples = series.random(release.manifest.step_inputs, reference.seed, len(reference.samples))
     # The bundle stores a seed and digests, not the inputs: another version of numpy may draw other numbers.
     for number, sample in enumerate(reference.samples):
         arrays = {name: value[0] for name, value in samples.take(range(number, number + 1)).items()}
@@ -218,7 +224,7 @@ def compare_samples(
     ]
     # A sample beyond its limit is worse than any other, as each sample may have a limit of its own.
     worst = max(range(count), key=lambda number: (not differences[number].ok, differences[number].max_rel))
-    first = manifest.outputs[0].name
+    first = manifest.step_outputs[0].name
     flips = _count_flips([arrays[first] for arrays in computed], [arrays[first] for arrays in reference.outputs])
     rows = sum(len(arrays[first]) for arrays in computed) if flips is not None else 0
     beyond = sum(not difference.ok for difference in differences)

@@ -11,7 +11,7 @@ import hashlib
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ from toolchain.bundle import Bundle, archive, save_expected
 from toolchain.device import application as applications
 from toolchain.device import fit, lock, runner, scripts, trust, verification
 from toolchain.device.probe import script as probe_script
+from toolchain.device.runner import Plan
 from toolchain.device.shipment import SPARE_KIB, Shipment
 from toolchain.native import elf
 from toolchain.native.programs import RUNNER, Program
@@ -93,6 +94,12 @@ class Update:
     expected: tuple[Path, str] | None  # path and digest of the expected outputs; None without a reference
     application: Application | None = None  # is restarted on the device, and must be well; None to only switch
     slot: str = ""  # the slot of the device's store; empty for the store's own releases
+    steps: int = 0  # of the inputs; 0 for a model without a state
+
+    @property
+    def plan(self) -> Plan:
+        """How its release is tried."""
+        return replace(runner.SMOKE, samples=self.steps, sequence=self.steps > 0)
 
     @property
     def glibc(self) -> str:
@@ -132,7 +139,8 @@ def prepare(
         if samples.expected is not None:
             save_expected(work / _EXPECTED, samples.expected, samples.tolerance, samples.rankings)
             expected = (work / _EXPECTED, files.sha256_file(work / _EXPECTED))
-        yield Update(bundle, board, program, shipment, expected, application, slot)
+        steps = bundle.manifest.steps(samples.inputs)
+        yield Update(bundle, board, program, shipment, expected, application, slot, steps)
 
 
 @dataclass(frozen=True)
@@ -224,7 +232,7 @@ def _steps(update: Update) -> str:
     else:
         activate, roll_back = scripts.activate(digest), scripts.roll_back()
     folders = {kind: f"{kind}/{name}" for kind, (name, _files) in shipment.folders.items()}
-    run = shlex.join(runner.command(folders, folders["releases"], _SCRATCH, runner.SMOKE)).replace(_TOKEN, "$token")
+    run = shlex.join(runner.command(folders, folders["releases"], _SCRATCH, update.plan)).replace(_TOKEN, "$token")
     steps = {
         "survey": probe_script.FACTS,
         "recover": scripts.RECOVER,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from toolchain.errors import InputError
-from toolchain.models import batchnorm, protos, tails
+from toolchain.models import batchnorm, protos, state_pairs, tails
 from toolchain.models.signature import supported_dtype
 from toolchain.models.source import SourceModel
 from toolchain.tensors import Bound, TensorSpec
@@ -83,7 +83,9 @@ def import_model(source: SourceModel) -> ImportedModel:
             details=str(fault).strip()[-2000:],
             hint="export the model without that node; `toolchain inspect model` shows the nodes",
         ) from fault
-    return ImportedModel(source, module, _output_specs(module, source, proto, bounds))
+    outputs = _output_specs(module, source, proto, bounds)
+    state_pairs.refuse(source.inputs, outputs, source.states)
+    return ImportedModel(source, module, outputs)
 
 
 def as_imported(source: SourceModel) -> onnx.ModelProto:

@@ -21,6 +21,7 @@ from PIL import Image
 
 from toolchain.errors import InputError, reason
 from toolchain.progress import size_text
+from toolchain.states import LARGEST_STEPS, STEPS, count_steps, stacked
 from toolchain.tensors import TensorSpec, check_signature
 
 if TYPE_CHECKING:  # what is available is asked by those who load no ONNX, too
@@ -46,15 +47,42 @@ class Source:
     seed: int = 0
 
 
-def make(source: Source, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
-    """Make the inputs of a model; an InputError if a file is unreadable or does not fit the model's signature."""
+def make(source: Source, specs: Sequence[TensorSpec], *, is_sequence: bool = False) -> dict[str, NDArray[Any]]:
+    """Make the inputs of a model, or those of each step of a sequence, along an axis in front.
+
+    Raises:
+        InputError: A file is unreadable, or does not fit the model's signature.
+    """
     if source.npz and source.image:
         raise InputError("--input and --image cannot be combined")
+    if is_sequence:
+        return _make_sequence(source, specs)
     if source.npz:
         return from_npz(source.npz, specs)
     if source.image:
         return from_image(source.image, specs)
     return random(specs, source.seed)
+
+
+def _make_sequence(source: Source, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
+    if source.image:
+        raise InputError(
+            "--image is one picture, but the model has a state, and so runs a sequence",
+            hint="pass the steps with --input FILE.npz: each array has one more axis in front, of steps",
+        )
+    if source.npz is None:
+        return random(stacked(specs, STEPS), source.seed)
+    read = arrays(source.npz, specs)
+    steps = count_steps(read)
+    problems = check_signature(read, stacked(specs, steps)) if steps else ["an axis of steps is missing"]
+    problems += [f"{steps} steps, but at most {LARGEST_STEPS} are allowed"] if steps > LARGEST_STEPS else []
+    if problems:
+        raise InputError(
+            f"the arrays of {source.npz.name} do not fit the steps of the model",
+            details="\n".join(problems),
+            hint="each array has one more axis in front, of steps; the state is not among them",
+        )
+    return read
 
 
 def random(specs: Sequence[TensorSpec], seed: int) -> dict[str, NDArray[Any]]:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from toolchain.models import inputs
+
+Detection = Literal["propose", "use", "off"]
+"""What happens to outputs that look like a state: a line about them, or they are the state, or nothing."""
 
 
 @dataclass(frozen=True)
@@ -17,3 +21,6 @@ class Model:
     given: inputs.Source = field(default_factory=inputs.Source)
     fixed: Mapping[str, str] = field(default_factory=dict)  # values of inputs that become constants, as text
     dims: Mapping[str, int] = field(default_factory=dict)  # sizes of open dimensions by name
+    # Names of outputs that stay on the device, by the names of the inputs that they are in the next step
+    states: Mapping[str, str] = field(default_factory=dict)
+    detection: Detection = "propose"  # what happens to outputs that look like a state

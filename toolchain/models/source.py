@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx
@@ -13,9 +13,10 @@ from onnx import shape_inference
 
 from toolchain import files
 from toolchain.errors import InputError, did_you_mean
-from toolchain.models import canonical, dimensions, draws, inputs, model_size, protos, signature, zoo
+from toolchain.models import canonical, dimensions, draws, inputs, model_size, protos, signature, state_pairs, zoo
 from toolchain.models.formats import recognise
 from toolchain.models.request import Model
+from toolchain.states import StatePair, of_step
 from toolchain.tensors import TensorSpec
 
 _MAX_BYTES = 2**31  # protobuf's limit for one message, and so the limit of what ONNX checks, infers and converts
@@ -41,7 +42,8 @@ class SourceModel:
         proto: Initializers are not among its graph's inputs.
         sha256: Digest of the model with its weights, and with the shapes and inputs that were set.
         declared: The inputs as in the file, with open dimensions.
-        guessed: Lines about guessed shapes, and about outputs that differ from the file's.
+        guessed: Lines about guessed shapes, about outputs that differ from the file's, and about what may be a state.
+        states: Outputs that are inputs of the next step.
     """
 
     name: str
@@ -52,6 +54,18 @@ class SourceModel:
     output_names: tuple[str, ...]
     declared: tuple[onnx.ValueInfoProto, ...] = ()
     guessed: tuple[str, ...] = ()
+    states: tuple[StatePair, ...] = ()
+
+    @property
+    def step_inputs(self) -> tuple[TensorSpec, ...]:
+        """The inputs without the state."""
+        return of_step(self.inputs, [pair.input for pair in self.states])
+
+    @property
+    def step_output_names(self) -> tuple[str, ...]:
+        """The names of the outputs without the state."""
+        state = {pair.output for pair in self.states}
+        return tuple(name for name in self.output_names if name not in state)
 
     @property
     def size(self) -> int:
@@ -62,7 +76,12 @@ class SourceModel:
 def load_request(model: Model) -> SourceModel:
     """Read the model that a user names; dimensions that the options leave open are those of the input file."""
     array_shapes = inputs.shapes(model.given.npz) if model.given.npz else {}
-    return load(model.source, model.shapes, model.given.seed, model.fixed, array_shapes, model.dims)
+    if model.states or model.detection == "use":
+        # Their first axis is that of steps, and no dimension of the model.
+        array_shapes = {name: shape[1:] for name, shape in array_shapes.items()}
+    source = load(model.source, model.shapes, model.given.seed, model.fixed, array_shapes, model.dims)
+    pairs, lines = state_pairs.choose(source.proto, source.inputs, model.states, model.detection)
+    return replace(source, states=pairs, guessed=(*source.guessed, *lines))
 
 
 def load(
@@ -142,7 +161,8 @@ def check_memory(source: SourceModel) -> None:
 
 def classes(source: SourceModel) -> int | None:
     """Return the number of elements of a model's first output; None if shape inference leaves it open."""
-    output = shape_inference.infer_shapes(protos.without_weights(source.proto)).graph.output[0].type.tensor_type
+    graph = shape_inference.infer_shapes(protos.without_weights(source.proto)).graph
+    output = next(value for value in graph.output if value.name == source.step_output_names[0]).type.tensor_type
     sizes = [dim.dim_value for dim in output.shape.dim]
     return math.prod(sizes) if output.HasField("shape") and all(size > 0 for size in sizes) else None
 

@@ -56,11 +56,12 @@ def bench_current(source: inputs.Source, device: ConnectedDevice, settings: Sett
         stages=stages.seconds,
         measurement=measurement,
         transfer=measurement.transfer,
-        top=top_classes(labels, measurement),
+        top=top_classes(labels, measurement, manifest),
         modelled=manifest.modelled,
         half=manifest.half,
         int8=manifest.int8,
         sparse=manifest.sparse,
+        states=manifest.states,
         unchecked=store.releases.is_unchecked(digest),
         waited=store.waited,
         slot=store.slot,
@@ -72,7 +73,8 @@ def _read_inputs(
 ) -> tuple[Tensors, list[str]]:
     """Return inputs and labels that fit a release of this board, or refuse them."""
     check_board(manifest, device.board, root=device.store.folder)
-    return inputs.make(source, manifest.inputs), read_labels(settings.labels, manifest)
+    arrays = inputs.make(source, manifest.step_inputs, is_sequence=bool(manifest.states))
+    return arrays, read_labels(settings.labels, manifest)
 
 
 def _energy(

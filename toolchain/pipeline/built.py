@@ -67,6 +67,7 @@ class Built:
             ("their times are modelled", records.modelled and f"{records.modelled}: no board has confirmed them"),
             ("memory, planned", str(memory.planned(manifest) or "")),
             ("sparse", str(manifest.sparse or "")),
+            ("state", ", ".join(map(str, manifest.states))),
             ("made by", manifest.command),
         ]
         sections = [Section("The bundle", [Facts(facts)])]

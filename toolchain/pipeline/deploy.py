@@ -126,7 +126,7 @@ def deploy_bundle(
     labels = read_labels(settings.labels, manifest)
     library = device_programs.library(device.board, stages) if settings.library else None
     arrays = (
-        inputs.make(own_inputs, manifest.inputs)
+        inputs.make(own_inputs, manifest.step_inputs, is_sequence=bool(manifest.states))
         if own_inputs
         else verification.samples_of(bundle, unchecked=True).inputs
     )
@@ -147,11 +147,12 @@ def deploy_bundle(
         reference=deployment.reference,
         difference=deployment.difference,
         transfer=deployment.transfer,
-        top=top_classes(labels, measurement),
+        top=top_classes(labels, measurement, manifest),
         modelled=manifest.modelled,
         half=manifest.half,
         int8=manifest.int8,
         sparse=manifest.sparse,
+        states=manifest.states,
         application=deployment.application,
         fidelity=deployment.fidelity,
         unchecked=deployment.difference is None,
@@ -175,8 +176,12 @@ def measure(
 
 def read_labels(path: Path | None, manifest: Manifest) -> list[str]:
     """Read class names, before anything is deployed, since they may not fit the model."""
-    return inputs.read_labels(path, manifest.outputs[0].elements) if path else []
+    return inputs.read_labels(path, manifest.step_outputs[0].elements) if path else []
 
 
-def top_classes(labels: list[str], measurement: Measurement) -> tuple[Guess, ...]:
-    return inputs.top(next(iter(measurement.run.outputs.values())), labels) if labels else ()
+def top_classes(labels: list[str], measurement: Measurement, manifest: Manifest) -> tuple[Guess, ...]:
+    """Return the best classes of the first output; of a sequence, those of its last step."""
+    if not labels:
+        return ()
+    scores = next(iter(measurement.run.outputs.values()))
+    return inputs.top(scores[-1] if manifest.states else scores, labels)

@@ -305,7 +305,7 @@ def _check_half(source: BundleSource, subject: Bundle | Loaded, connect: Connect
 
 def _check_labels(labels: Path, subject: Bundle | Loaded | None) -> None:
     if isinstance(subject, Bundle):
-        classes: int | None = subject.manifest.outputs[0].elements
+        classes: int | None = subject.manifest.step_outputs[0].elements
     else:
         classes = subject.classes if subject else None
     inputs.read_labels(labels, classes or 1)

@@ -18,6 +18,7 @@ from toolchain.device.verification import Fidelity
 from toolchain.device.waiting import Waited
 from toolchain.models.inputs import Guess
 from toolchain.pipeline import periodic
+from toolchain.states import StatePair
 from toolchain.tensors import Difference
 
 if TYPE_CHECKING:
@@ -57,9 +58,15 @@ class Report:
     half: InHalf | None = None
     int8: InInt8 | None = None  # difference of a quantized network from the user's own, computed by that machine
     sparse: Sparse | None = None  # the zeros in the weights, where kernels leave them out
+    states: tuple[StatePair, ...] = ()  # outputs that stayed on the device as inputs of the next step
     board_reason: str = ""  # why a probe of the device chose this board type; empty if the user named it
     slot: str = ""  # the slot of the device's store; empty for the store's own releases
     can_roll_back: bool = False  # whether the device keeps an earlier release
+
+    @property
+    def steps(self) -> int:
+        """Steps of the sequence that was measured again and again; 0 for a model without a state."""
+        return len(self.measurement.run.each_ns) if self.states else 0
 
     @property
     def all_warnings(self) -> list[str]:
@@ -85,6 +92,7 @@ class Report:
             "slot": self.slot,
             "bundle_digest": f"sha256:{self.bundle_digest}",
             "emulated": self.emulated,
+            "state": {"pairs": [asdict(pair) for pair in self.states], "steps": self.steps} if self.states else None,
             "outputs": self._outputs(),
             "unchecked": self.unchecked,
             "fidelity": fidelity,

@@ -188,7 +188,7 @@ class Release:
         return self.report.emulated
 
     def run(self, values: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Run it once on arrays by name, and return its outputs by name.
+        """Run it once on arrays by name, and return its outputs by name; a model with a state begins with zeros.
 
         Raises:
             InputError: The arrays do not have the model's shapes and types.
@@ -196,7 +196,7 @@ class Release:
         """
         self.rig.check()
         arrays = {name: np.asarray(value) for name, value in values.items()}
-        if faults := tensors.check_signature(arrays, self.manifest.inputs):
+        if faults := tensors.check_signature(arrays, self.manifest.step_inputs):
             raise InputError("the arrays do not fit the model's inputs", details="\n".join(faults))
         series = Series(1, lambda _: {name: value[None] for name, value in arrays.items()}, single=True)
         outputs = sampling.run_all(self.release, series).outputs

@@ -21,9 +21,10 @@ from toolchain.device.runner import Processor
 from toolchain.device.shipment import Transfer
 from toolchain.device.waiting import Waited
 from toolchain.errors import InputError
-from toolchain.models import inputs, series
+from toolchain.models import inputs, series, stream
 from toolchain.models.inputs import Guess
 from toolchain.models.series import Series
+from toolchain.models.stream import STANDARD_INPUT
 from toolchain.pipeline import device_programs
 from toolchain.pipeline.deploy import read_labels
 from toolchain.pipeline.report import waited_rows
@@ -40,6 +41,13 @@ class RunRequest:
     pictures: tuple[Path, ...] = ()  # inputs as pictures, or folders of them
     labels: Path | None = None  # file of class names, for the best five of each sample
     threads: int = 0  # 0 means the board file's number
+    stream: Path | None = None  # the steps of a model with a state: a file, or `-` for standard input
+    steps: int = 0  # how many of them; 0 means all, or without a stream that the input is run once
+
+    @property
+    def is_sequence(self) -> bool:
+        """Whether the samples are steps of a model with a state."""
+        return self.stream is not None or self.steps > 0
 
     def check(self) -> None:
         """Check everything that can be checked without the device.
@@ -47,11 +55,20 @@ class RunRequest:
         Raises:
             InputError: There are no inputs, or two kinds of them; a file is missing; the outputs cannot be written.
         """
-        if not self.npz and not self.pictures:
-            raise InputError("there is nothing to run", hint="pass inputs with --input FILE.npz or --image FILE")
-        if self.npz and self.pictures:
-            raise InputError("--input and --image cannot be combined", hint="leave one of them out")
-        for path in (*((self.npz,) if self.npz else ()), *self.pictures, *((self.labels,) if self.labels else ())):
+        given = {"--input": self.npz, "--image": self.pictures, "--stream": self.stream}
+        options = [option for option, value in given.items() if value]
+        if not options:
+            raise InputError(
+                "there is nothing to run", hint="pass inputs with --input FILE.npz, --image FILE or --stream FILE"
+            )
+        if len(options) > 1:
+            raise InputError(f"{' and '.join(options)} cannot be combined", hint="leave one of them out")
+        if self.steps and self.pictures:
+            raise InputError("--steps cannot be combined with --image", hint="pass the steps with --stream")
+        paths = [
+            path for path in (self.npz, self.stream, *self.pictures, self.labels) if path and path != STANDARD_INPUT
+        ]
+        for path in paths:
             if not path.exists():
                 raise InputError(f"there is no file {path}", hint="pass an existing file")
             if path.resolve() == self.output.resolve():
@@ -66,9 +83,18 @@ class RunRequest:
         Raises:
             InputError: They cannot be read, or do not fit the release.
         """
+        if self.is_sequence and not manifest.states:
+            raise InputError(
+                f"{manifest.name} has no state, so it runs no sequence",
+                hint="pass samples with --input, or build the model with --state INPUT=OUTPUT",
+            )
+        if self.stream:
+            return stream.read(self.stream, manifest.step_inputs, self.steps)
+        if self.npz and self.steps:
+            return stream.repeat(self.npz, manifest.step_inputs, self.steps)
         if self.npz:
-            return series.of_file(self.npz, manifest.inputs)
-        return series.of_pictures(self.pictures, manifest.inputs)
+            return series.of_file(self.npz, manifest.step_inputs)
+        return series.of_pictures(self.pictures, manifest.step_inputs)
 
 
 @dataclass(frozen=True)
@@ -85,6 +111,7 @@ class RunReport:
     shapes: Mapping[str, tuple[tuple[int, ...], str]]
     samples: int
     latency: Latency  # times of the samples in milliseconds; the first of each process warms up
+    is_sequence: bool  # whether the samples are steps of a model with a state
     pieces: int  # how many processes ran the samples
     load_ms: float  # time to load the release, in one process
     threads: int
@@ -98,20 +125,9 @@ class RunReport:
 
     def document(self) -> dict[str, Any]:
         """Return what --json prints; docs/device.md describes it."""
-        fields = (
-            "board",
-            "host",
-            "model",
-            "slot",
-            "emulated",
-            "samples",
-            "pieces",
-            "load_ms",
-            "threads",
-            "peak_rss_kib",
-        )
+        names = "board host model slot emulated samples is_sequence pieces load_ms threads peak_rss_kib"
         return {
-            **{name: getattr(self, name) for name in fields},
+            **{name: getattr(self, name) for name in names.split()},
             "bundle_digest": f"sha256:{self.digest}",
             "output": str(self.output),
             "outputs": {name: {"shape": shape, "dtype": dtype} for name, (shape, dtype) in self.shapes.items()},
@@ -142,7 +158,10 @@ class RunReport:
             *([("slot", self.slot)] if self.slot else []),
             ("board", f"{self.board} at {self.host}{mark}"),
             *([("computed on", self.processor.text)] if self.processor else []),
-            ("samples", f"{self.samples} in {self.pieces} process(es) on {self.threads} thread(s)"),
+            (
+                "steps" if self.is_sequence else "samples",
+                f"{self.samples} in {self.pieces} process(es) on {self.threads} thread(s)",
+            ),
             ("latency", f"{self.latency.median:.3g} ms median{mark}, {self.latency.max:.3g} ms max"),
             ("outputs", f"{outputs} in {self.output}"),
             *waited_rows(self.waited),
@@ -165,6 +184,8 @@ def run(request: RunRequest, device: ConnectedDevice, stages: Stages) -> RunRepo
     expected = bench.current(store, device.name)
     # Inputs that do not fit are refused before the runner is built.
     samples, labels = _read_inputs(request, expected.manifest, device)
+    if expected.manifest.states and samples.count > 1 and not request.is_sequence:
+        stages.tell("each sample begins with a state of zeros; --stream runs them as the steps of a sequence")
     runner = device_programs.runner(device.board, stages)
     with store.lock(owner):
         current = bench.current(store, device.name)
@@ -172,7 +193,7 @@ def run(request: RunRequest, device: ConnectedDevice, stages: Stages) -> RunRepo
         if digest != expected.generation.digest:  # a deploy that was waited for has changed it
             samples, labels = _read_inputs(request, manifest, device)
         release = DeviceRelease.of_device(manifest, digest, runner, device, request.threads)
-        sampled = sampling.run_all(release, samples, stages.tell)
+        sampled = sampling.run_all(release, samples, stages.tell, is_sequence=request.is_sequence)
     if samples.single:
         outputs = tensors.cut({name: value[0] for name, value in sampled.outputs.items()}, manifest.outputs)
     else:
@@ -180,7 +201,7 @@ def run(request: RunRequest, device: ConnectedDevice, stages: Stages) -> RunRepo
     top: list[tuple[str, tuple[Guess, ...]]] = []
     if labels:
         names = samples.names or tuple(map(str, range(samples.count)))
-        scores = sampled.outputs[manifest.outputs[0].name]
+        scores = sampled.outputs[manifest.step_outputs[0].name]
         top = [(name, inputs.top(row, labels)) for name, row in zip(names, scores, strict=True)]
     arrays.save(request.output, outputs, f"sha256:{digest}")
     return RunReport(
@@ -192,6 +213,7 @@ def run(request: RunRequest, device: ConnectedDevice, stages: Stages) -> RunRepo
         output=request.output,
         shapes={name: (tuple(value.shape), str(value.dtype)) for name, value in outputs.items()},
         samples=samples.count,
+        is_sequence=request.is_sequence,
         latency=bench.statistics([value / 1e6 for value in sampled.each_ns]),
         pieces=sampled.pieces,
         load_ms=sampled.load_ms,

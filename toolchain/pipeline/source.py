@@ -73,7 +73,8 @@ class BundleSource:
         for line in source.guessed:
             self.request.progress(line)
         model.check_memory(source)
-        return Loaded(source, inputs.make(self.request.model.given, source.inputs))
+        arrays = inputs.make(self.request.model.given, source.step_inputs, is_sequence=bool(source.states))
+        return Loaded(source, arrays)
 
     def check_possible(self) -> None:
         """Check that the board's compiler knows its target, and that the requested records are there.
@@ -136,7 +137,8 @@ class BundleSource:
             reference_model, arrays, expected = self._with_other_inputs(reference_model, fault)
         if compared is not source:
             name = f"{name}, its LSTM in floats"
-            difference = tensors.compare(reference.run(source, arrays), expected.outputs).max_rel
+            own = replace(reference_model, source=source).outputs(arrays)
+            difference = tensors.compare(own, expected.outputs).max_rel
             self.request.progress(
                 f"compared with {name}: its {rewrites.QUANTIZED_LSTM} rounds data and state to 8 bits at each step, "
                 f"and differs by {difference:.1e} from the same weights in floats"
@@ -170,7 +172,7 @@ class BundleSource:
         source = replace(source, inputs=draws.binary(source.inputs))
         reference_model, arrays = (
             replace(reference_model, source=source),
-            inputs.random(source.inputs, inputs_source.seed),
+            inputs.make(inputs_source, source.step_inputs, is_sequence=bool(source.states)),
         )
         try:
             expected = reference_model.run(arrays)

@@ -114,7 +114,9 @@ static int wrong_calls(const char* path) {
   CHECK(edge_open(path, NULL, &model) == EDGE_OK && edge_error()[0] == 0);
   CHECK(edge_input(model, -1, &tensor) == EDGE_USAGE && edge_input(model, 99, &tensor) == EDGE_USAGE);
   CHECK(edge_output(model, edge_outputs(model), &tensor) == EDGE_USAGE && edge_input(model, 0, NULL) == EDGE_USAGE);
-  CHECK(edge_output(model, 0, &tensor) == EDGE_OK && tensor.data == NULL && tensor.bytes > 0);
+  CHECK(edge_output(model, 0, &tensor) == EDGE_OK && tensor.data == NULL && tensor.bytes > 0 && tensor.state == -1);
+  CHECK(edge_reset(model) == EDGE_OK && edge_step(model) == EDGE_OK); /* without a state as edge_run */
+  CHECK(edge_output(model, 0, &tensor) == EDGE_OK && tensor.data != NULL);
   tensor.size = sizeof(size_t) + sizeof(char*); /* of an older header: no more than that is written */
   tensor.rank = 77;
   CHECK(edge_input(model, 0, &tensor) == EDGE_OK && tensor.rank == 77 && tensor.name[0]);

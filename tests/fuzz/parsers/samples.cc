@@ -24,6 +24,7 @@ int32_t edge_inputs(const edge_model*) { return 2; }
 int32_t edge_outputs(const edge_model*) { return 0; }
 const char* edge_error() { return "none"; }
 int edge_output(edge_model*, int32_t, edge_tensor*) { return EDGE_USAGE; }
+int edge_reset(edge_model*) { return EDGE_OK; }
 
 int edge_input(edge_model* model, int32_t number, edge_tensor* tensor) {
   *tensor = EDGE_TENSOR;
@@ -42,7 +43,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (const int64_t count : {0, 2, size == 0 ? 1 : data[0] + 1}) {
     edge_model model;
     fuzz::Accepts<edge::Fault>([&] {
-      const runner::Samples samples(&model, path, count);
+      const runner::Samples samples(&model, path, count, runner::Order::kAlone);
       for (int64_t i = 0; i < samples.count(); ++i) samples.Feed(i);
     });
   }

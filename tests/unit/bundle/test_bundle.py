@@ -337,6 +337,36 @@ def test_a_manifest_with_outputs_that_nobody_can_count_is_refused(tiny, outputs,
     assert told in caught.value.details
 
 
+X, H = ({"name": name, "shape": [2], "dtype": "float32"} for name in "xh")
+Y, HN = X | {"name": "y"}, H | {"name": "hn"}
+PAIR = {"input": "h", "output": "hn"}
+
+
+def test_a_manifest_with_a_state(tiny):
+    manifest = manifest_with(tiny, inputs=[X, H], outputs=[Y, HN], states=[PAIR])
+    assert [[spec.name for spec in specs] for specs in (manifest.step_inputs, manifest.step_outputs)] == [["x"], ["y"]]
+    assert manifest.steps({"x": np.zeros((7, 2))}) == 7
+    assert b'"states"' not in tiny.manifest.encoded()
+    assert tiny.manifest.steps({"x": np.zeros((7, 2))}) == 0
+
+
+@pytest.mark.parametrize(
+    ("states", "told"),
+    [
+        ([PAIR | {"input": "g"}], "states: g=hn: there is no input g"),
+        ([PAIR | {"output": "g"}], "states: h=g: there is no output g"),
+        ([PAIR, PAIR], "states: input h is in two states"),
+        ([PAIR, {"input": "x", "output": "y"}], "states: no input is left beside the state"),
+        ([], "it does not have the exact form that the toolchain writes"),
+        ([{"input": "h"}], "states.0.output"),
+    ],
+)
+def test_a_manifest_with_a_state_that_cannot_be_is_refused(tiny, states, told):
+    with pytest.raises(VerificationError, match="not valid") as caught:
+        manifest_with(tiny, inputs=[X, H], outputs=[Y, HN], states=states)
+    assert told in caught.value.details
+
+
 def test_a_manifest_with_an_input_whose_size_depends_on_the_data_is_refused(tiny):
     with pytest.raises(VerificationError, match="not valid") as caught:
         manifest_with(tiny, inputs=[BOXES])

@@ -430,3 +430,35 @@ def test_fewer_labels_than_classes(tmp_path):
     with pytest.raises(InputError, match="2 labels for 3 classes") as caught:
         inputs.read_labels(tmp_path / "labels", 3)
     assert "one line for each class" in caught.value.hint
+
+
+# --- sequences -----------------------------------------------------------------------------------------------------
+
+STEP = (TensorSpec("x", (2,), "float32"), TensorSpec("position", (), "int64"))
+
+
+def test_a_sequence_has_an_axis_of_steps(tmp_path):
+    made = inputs.make(inputs.Source(), STEP, is_sequence=True)
+    assert {name: value.shape for name, value in made.items()} == {"x": (32, 2), "position": (32,)}
+    np.savez(tmp_path / "x.npz", x=np.ones((5, 2), np.float32), position=np.arange(5))
+    assert inputs.make(inputs.Source(tmp_path / "x.npz"), STEP, is_sequence=True)["x"].shape == (5, 2)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "details"),
+    [
+        ({"x": np.ones((5, 2), np.float32), "position": np.arange(4)}, "position: has"),
+        (
+            {"x": np.ones((5000, 2), np.float32), "position": np.arange(5000)},
+            "5000 steps, but at most 4096",
+        ),
+        ({"x": np.float32(1), "position": np.arange(5)}, "an axis of steps is missing"),
+    ],
+)
+def test_a_sequence_of_another_form_is_refused(arrays, details, tmp_path):
+    np.savez(tmp_path / "x.npz", **arrays)
+    with pytest.raises(InputError, match="do not fit the steps of the model") as caught:
+        inputs.make(inputs.Source(tmp_path / "x.npz"), STEP, is_sequence=True)
+    assert details in caught.value.details
+    with pytest.raises(InputError, match="--image is one picture"):
+        inputs.make(inputs.Source(image=tmp_path / "cat.png"), STEP, is_sequence=True)

@@ -6,10 +6,11 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.support import bundles
-from toolchain import files, tensors
+from tests.support import bundles, nets, state_nets
+from toolchain import files, states, tensors
 from toolchain.models import inputs, reference
 from toolchain.models import source as model
+from toolchain.models.request import Model
 from toolchain.pipeline.expected import ReferenceModel
 
 
@@ -59,3 +60,20 @@ def test_a_session_serves_all_samples(source, monkeypatch):
     monkeypatch.setattr(reference, "open_model", noted)
     ReferenceModel(source, unoptimized=False, float16=False).run_random(0, 5, lambda _line: None)
     assert len(sessions) == 2  # one with optimisations, and one without, for the limit
+
+
+def test_a_model_with_a_state_runs_sequences_and_random_first_steps(tmp_path):
+    source = model.load_request(Model(nets.save(state_nets.gru(), tmp_path), states={"h": "hn"}))
+    reference_model = ReferenceModel(source, unoptimized=False, float16=False)
+    arrays = inputs.make(inputs.Source(), source.step_inputs, is_sequence=True)
+    expected = reference_model.run(arrays)
+    assert expected.outputs["y"].shape == (states.STEPS, 1, 4)
+    state = np.zeros((1, 1, 24), np.float32)
+    for step in range(3):
+        outputs = reference.run(source, {"x": arrays["x"][step], "h": state})
+        np.testing.assert_array_equal(expected.outputs["y"][step], outputs["y"])
+        state = outputs["hn"]
+    random = reference_model.run_random(0, 2, lambda _line: None)
+    assert [outputs["y"].shape for outputs in random.outputs] == [(1, 4)] * 2
+    first = reference_model.run({name: value[:1] for name, value in arrays.items()})
+    np.testing.assert_array_equal(first.outputs["y"], expected.outputs["y"][:1])

@@ -204,6 +204,14 @@ def check_pair(new: Side, base: Side, board: Board, kinds: Sequence[TensorKind] 
         )
     for side in (new, base):
         side.check_board(board)
+    if new.manifest.states != base.manifest.states:
+        raise InputError(
+            f"{new.label} and {base.label} do not have the same state",
+            details="\ninstead of ".join(
+                " ".join(f"--state {pair}" for pair in side.manifest.states) or "no state" for side in (new, base)
+            ),
+            hint="build both with the same --state options",
+        )
     for kind in kinds:
         new_signature, base_signature = (
             ", ".join(f"{spec.name} {spec.dtype}{list(spec.shape)}" for spec in getattr(side.manifest, kind))

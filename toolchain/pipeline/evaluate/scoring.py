@@ -60,6 +60,12 @@ class LabelledSamples:
         Raises:
             InputError: They do not fit the release, or the metric does not.
         """
+        if manifest.states:
+            raise InputError(
+                f"samples are run one by one, but {manifest.name} has a state",
+                details="state: " + ", ".join(map(str, manifest.states)),
+                hint="evaluate the same model built without --state, whose inputs and outputs include the state",
+            )
         scoring = Scoring(Reader(self.dataset, manifest.inputs, self.preprocess), self.metric, manifest)
         scoring.reader.check()
         self.metric.check(scoring.reader, outputs_of_model(manifest))

@@ -18,7 +18,6 @@ from toolchain.device.probe.facts import DeviceFacts
 from toolchain.device.runner import Plan, Run
 from toolchain.device.verification import Samples
 from toolchain.errors import InputError, ToolchainError, VerificationError
-from toolchain.models import inputs
 from toolchain.native.programs import Program
 from toolchain.pipeline import ab, profile
 from toolchain.pipeline.ab import Order, Side, Turns
@@ -261,7 +260,7 @@ def _samples(new: Side, base: Side) -> tuple[Samples, Samples]:
     """Return the inputs for each side: of its own reference, or else of the other's, or random ones."""
     available = [verification.samples_of(side.bundle, unchecked=True) if side.bundle else None for side in (new, base)]
     referenced = [samples if samples and samples.expected is not None else None for samples in available]
-    random = Samples(inputs.random(new.manifest.inputs, seed=0), None)
+    random = Samples(verification.random_inputs(new.manifest), None)
     fallback = next(
         (
             Samples(samples.inputs, None, samples.runtime, samples.tolerance, samples.rankings)

@@ -90,6 +90,7 @@ def _result(report: Report) -> list[tuple[str, str]]:
         ("board", f"{report.board} at {report.host}{mark}"),
         ("device", f"{facts.cpu or facts.machine}, {facts.cpus} CPUs, {facts.kernel}"),
         ("computed on", run.processor.text if run.processor else ""),
+        ("state", f"{', '.join(map(str, report.states))}, in {report.steps} steps" if report.states else ""),
         ("outputs", _outputs_text(report)),
         ("samples", _fidelity_text(report.fidelity)),
         ("evaluation", report.evaluation.sentence if report.evaluation else ""),

@@ -147,7 +147,7 @@ def run(
         DeviceError: It is lost, busy or full, or the model does not run on it.
     """
     release = side.release(program, device, request.threads)
-    arrays = inputs.make(source, side.manifest.inputs)
+    arrays = inputs.make(source, side.manifest.step_inputs, is_sequence=bool(side.manifest.states))
     with device.store.lock(Owner.here("profile")), installed_temporarily([(release, arrays)]) as (installed,):
         kernels = side.kernels
         before = bench.conditions(device.shell)

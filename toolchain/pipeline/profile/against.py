@@ -96,7 +96,8 @@ def run(
         VerificationError: The device does not fit.
         DeviceError: It is lost, busy or full, or a model does not run on it.
     """
-    arrays = inputs.make(source, sides[0].manifest.inputs)
+    manifest = sides[0].manifest
+    arrays = inputs.make(source, manifest.step_inputs, is_sequence=bool(manifest.states))
     releases = [(side.release(program, device, request.threads), arrays) for side in sides]
     with device.store.lock(Owner.here("profile")), installed_temporarily(releases) as installed:
         return profile_installed(sides, installed, request, progress)

@@ -19,6 +19,7 @@
 #include "../model/manifest.h"
 #include "../model/model.h"
 #include "../model/stage.h"
+#include "../model/state.h"
 #include "../threads/pool.h"
 #include "../trust/approval.h"
 #include "instrument.h"
@@ -195,7 +196,8 @@ class OpenModel {
         approval_(Approved(folder_, options)),
         manifest_(Read(folder_, approval_)),
         pool_(PoolFrom(options)),
-        model_(Loaded(manifest_)) {
+        model_(Loaded(manifest_)),
+        state_(manifest_, model_.device()) {
     EnterStage(kExitInput, "reading the parameters", manifest_.params);
     const std::vector<Tensor> params = LoadParams(manifest_);
     EnterStage(kExitLoad, "giving the device its memory", manifest_.library);
@@ -218,6 +220,9 @@ class OpenModel {
   edge_tensor Input(size_t number) const {
     edge_tensor tensor = Described(manifest_.inputs[number]);
     tensor.data = model_.InputData(number);
+    for (const StatePair& pair : manifest_.states) {
+      if (pair.input == number) tensor.state = static_cast<int32_t>(pair.output);
+    }
     return tensor;
   }
 
@@ -225,22 +230,40 @@ class OpenModel {
     const TensorSpec& spec = manifest_.outputs[number];
     edge_tensor tensor = Described(spec);
     tensor.bound_axis = spec.bound.axis;
-    if (outputs_.empty()) return tensor;
+    for (const StatePair& pair : manifest_.states) {
+      if (pair.output == number) tensor.state = static_cast<int32_t>(pair.input);
+    }
+    if (outputs_.empty() || !outputs_[number].defined()) return tensor;
     tensor.data = DataOf(outputs_[number]);
     if (spec.bound.axis >= 0) tensor.valid = Count(spec);
     return tensor;
   }
 
   void Run() {
+    Compute([this] { return model_.Run(); }, [](std::vector<Tensor>*) {});
+  }
+
+  // A step that fails leaves the state as it was.
+  void Step() {
+    Compute([this] { return model_.Step(state_); },
+            [this](std::vector<Tensor>* outputs) { state_.Take(outputs); });
+  }
+
+  State& state() { return state_; }
+  const State& state() const { return state_; }
+
+ private:
+  template <typename Call, typename Keep>
+  void Compute(Call call, Keep keep) {
     EnterStage(kExitRunFailed, "running the model", manifest_.library);
     const UsePool use(&pool_);
-    std::vector<Tensor> outputs = model_.Run();
+    std::vector<Tensor> outputs = call();
     CheckOutputs(manifest_, outputs);
+    keep(&outputs);
     outputs_ = std::move(outputs);
     model_.CheckDevice();  // with what the last outputs were
   }
 
- private:
   int64_t Count(const TensorSpec& spec) const {
     for (size_t i = 0; i < manifest_.outputs.size(); ++i) {
       if (manifest_.outputs[i].name != spec.bound.count) continue;
@@ -261,6 +284,7 @@ class OpenModel {
   const Manifest manifest_;
   ThreadPool pool_;
   Model model_;
+  State state_;
   std::vector<Tensor> outputs_;
 };
 
@@ -350,6 +374,40 @@ int edge_run(edge_model* model) {
   return Guarded([&] {
     Require(model != nullptr, "there is no model");
     model->opened.Run();
+  });
+}
+
+int edge_step(edge_model* model) {
+  return Guarded([&] {
+    Require(model != nullptr, "there is no model");
+    model->opened.Step();
+  });
+}
+
+int edge_reset(edge_model* model) {
+  return Guarded([&] {
+    Require(model != nullptr, "there is no model");
+    edge::EnterStage(edge::kExitRunFailed, "resetting the state", "");
+    model->opened.state().Reset();
+  });
+}
+
+int edge_state_save(const edge_model* model, const char* file) {
+  return Guarded([&] {
+    Require(model != nullptr, "there is no model");
+    Require(file != nullptr && *file != '\0', "no file is named");
+    edge::EnterStage(edge::kExitUsage, "saving the state", file);
+    edge::CheckWritable(file);
+    model->opened.state().Save(file);
+  });
+}
+
+int edge_state_load(edge_model* model, const char* file) {
+  return Guarded([&] {
+    Require(model != nullptr, "there is no model");
+    Require(file != nullptr && *file != '\0', "no file is named");
+    edge::EnterStage(edge::kExitInput, "loading the state", file);
+    model->opened.state().Load(file);
   });
 }
 

@@ -33,8 +33,8 @@ extern "C" {
 enum {
   EDGE_OK = 0,
   EDGE_USAGE = 2,   /* the call is wrong: an argument, or more threads than there are CPUs */
-  EDGE_RELEASE = 3, /* the release is damaged, incomplete or none */
-  EDGE_UNFIT = 4,   /* the release does not fit this device or this library */
+  EDGE_RELEASE = 3, /* the release, or a saved state, is damaged, incomplete or none */
+  EDGE_UNFIT = 4,   /* the release does not fit this device or this library, or a state the release */
   EDGE_FAILED = 5,  /* the model failed while it ran */
   EDGE_UNTRUSTED = 7 /* the device takes signed releases only, and this is none that it takes */
 };
@@ -65,13 +65,16 @@ typedef struct edge_tensor {
   const char* dtype;    /* as numpy names it: "float32"; "bfloat16" as 16 bits */
   int32_t rank;         /* number of dimensions; 0 is a single number */
   const int64_t* shape; /* `rank` extents */
-  void* data;           /* aligned to 64 bytes; of an output before the first run: NULL */
+  void* data;           /* aligned to 64 bytes; of an output before the first run, and of one that is
+                           a state after edge_step: NULL */
   size_t bytes;
   int32_t bound_axis; /* where an output's size depends on the data, its axis, else -1 */
   int64_t valid;      /* and how many of that axis' elements are the result of the last run */
+  int32_t state;      /* of an input that is a state: the number of the output that is its next value;
+                         of such an output: that of the input; else -1 */
 } edge_tensor;
 
-#define EDGE_TENSOR {sizeof(edge_tensor), NULL, NULL, 0, NULL, NULL, 0, -1, 0}
+#define EDGE_TENSOR {sizeof(edge_tensor), NULL, NULL, 0, NULL, NULL, 0, -1, 0, -1}
 
 /* What is open. */
 typedef struct edge_release {
@@ -123,6 +126,21 @@ EDGE_API int edge_output(edge_model* model, int32_t number, edge_tensor* tensor)
 
 /* Computes the outputs of what the inputs hold. */
 EDGE_API int edge_run(edge_model* model);
+
+/* The same for a model with a state, which the model keeps from one step to the next: inputs that are
+ * a state are not read, and outputs that are one cannot be read. It is zeros at first; a step that fails
+ * leaves it as it was. Without a state this is edge_run. edge_run does not use the state that is kept:
+ * it reads all inputs, and gives all outputs. */
+EDGE_API int edge_step(edge_model* model);
+
+/* Makes the state zeros. */
+EDGE_API int edge_reset(edge_model* model);
+
+/* Writes the state to a file, as a whole or not at all, and takes it from there. Only the release that
+ * saved a state loads it: EDGE_UNFIT for that of another release, EDGE_RELEASE for a damaged file. The
+ * state stays as it was then. */
+EDGE_API int edge_state_save(const edge_model* model, const char* file);
+EDGE_API int edge_state_load(edge_model* model, const char* file);
 
 #ifdef __cplusplus
 }

@@ -1,6 +1,8 @@
 // See host_tensor.h.
 #include "host_tensor.h"
 
+#include <tvm/runtime/tensor.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <new>
@@ -25,6 +27,12 @@ struct AlignedAllocator {
 Tensor HostTensor(const DType& dtype, const std::vector<int64_t>& shape) {
   return Tensor::FromNDAlloc(AlignedAllocator(), tvm::ffi::ShapeView(shape.data(), shape.size()),
                              dtype.dl, DLDevice{kDLCPU, 0});
+}
+
+Tensor Copied(const Tensor& tensor, DLDevice device) {
+  auto copy = tvm::runtime::Tensor::Empty(tensor.shape(), tensor.dtype(), device);
+  copy.CopyFrom(tensor);
+  return copy;
 }
 
 bool IsAligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % kAlignment == 0; }

@@ -15,6 +15,9 @@ namespace edge {
 // With whatever is in that memory.
 tvm::ffi::Tensor HostTensor(const DType& dtype, const std::vector<int64_t>& shape);
 
+// A copy in the memory of a device.
+tvm::ffi::Tensor Copied(const tvm::ffi::Tensor& tensor, DLDevice device);
+
 // Whether memory is as aligned as theirs.
 bool IsAligned(const void* data);
 

@@ -1,8 +1,10 @@
 // See manifest.h.
 #include "manifest.h"
 
+#include <algorithm>
 #include <set>
 
+#include "../crypto/crypto.h"
 #include "fault.h"
 #include "files.h"
 #include "json.h"
@@ -47,6 +49,34 @@ std::vector<TensorSpec> ReadSpecs(const JsonNode& root, const std::string& key) 
   return specs;
 }
 
+size_t NumberOf(const JsonNode& name, const std::vector<TensorSpec>& specs) {
+  const std::string text = name.Text();
+  const auto found = std::find_if(specs.begin(), specs.end(),
+                                  [&text](const TensorSpec& spec) { return spec.name == text; });
+  if (found == specs.end()) name.Fail("is not the name of a tensor: \"" + text + "\"");
+  return static_cast<size_t>(found - specs.begin());
+}
+
+std::vector<StatePair> ReadStates(const JsonNode& root, const Manifest& manifest) {
+  std::vector<StatePair> states;
+  if (!root.Has("states")) return states;
+  std::set<size_t> inputs, outputs;
+  for (const JsonNode& node : root.Get("states").Items()) {
+    const StatePair pair{NumberOf(node.Get("input"), manifest.inputs),
+                         NumberOf(node.Get("output"), manifest.outputs)};
+    const TensorSpec& input = manifest.inputs[pair.input];
+    const TensorSpec& output = manifest.outputs[pair.output];
+    if (!inputs.insert(pair.input).second) node.Fail("repeats the input \"" + input.name + "\"");
+    if (!outputs.insert(pair.output).second) node.Fail("repeats the output \"" + output.name + "\"");
+    if (input.dtype != output.dtype || input.shape != output.shape || output.bound.axis >= 0) {
+      node.Fail("joins " + Describe(*output.dtype, output.shape) + " and " +
+                Describe(*input.dtype, input.shape));
+    }
+    states.push_back(pair);
+  }
+  return states;
+}
+
 // Each param is loaded once: a name that stands there many times would be copied as often.
 std::vector<std::string> ReadParamsOrder(const JsonNode& root) {
   const JsonNode list = root.Get("params_order");  // required: a missing list is not an empty one
@@ -87,6 +117,7 @@ Manifest ReadManifest(const std::string& release, const Digests& digests) {
   const JsonNode root = JsonNode::ParseObject(file.bytes(), file.path());
   Manifest manifest;
   manifest.path = file.path();
+  manifest.sha256 = HexSha256(file.bytes());
   manifest.name = root.Get("name").Text();
   if (root.Has("board")) manifest.board = root.Get("board").Text();  // asked for by signers alone
   manifest.digests = digests;
@@ -98,6 +129,7 @@ Manifest ReadManifest(const std::string& release, const Digests& digests) {
   manifest.entry = root.Get("entry").Text();
   manifest.inputs = ReadSpecs(root, "inputs");
   manifest.outputs = ReadSpecs(root, "outputs");
+  manifest.states = ReadStates(root, manifest);
   manifest.params_order = ReadParamsOrder(root);
   manifest.cpu_features = root.TextList("cpu_features");
   manifest.device = ReadDevice(root.Get("target"));

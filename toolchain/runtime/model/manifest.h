@@ -29,8 +29,15 @@ struct TensorSpec {
   Bound bound = {};
 };
 
+// An output that is an input of the next step, by their numbers.
+struct StatePair {
+  size_t input;
+  size_t output;
+};
+
 struct Manifest {
   std::string path;
+  std::string sha256;  // of the file itself
   std::string name;
   std::string board;
   std::string tvm;  // versions that the library was compiled with
@@ -40,6 +47,7 @@ struct Manifest {
   std::string entry;
   std::vector<TensorSpec> inputs;
   std::vector<TensorSpec> outputs;
+  std::vector<StatePair> states;
   std::vector<std::string> params_order;
   std::vector<std::string> cpu_features;
   DLDeviceType device;  // what computes

@@ -88,12 +88,6 @@ Module StartMachine(const Module& library, DLDevice device, const std::string& p
   return machine;
 }
 
-Tensor Copied(const Tensor& tensor, DLDevice device) {
-  auto copy = tvm::runtime::Tensor::Empty(tensor.shape(), tensor.dtype(), device);
-  copy.CopyFrom(tensor);
-  return copy;
-}
-
 std::vector<Tensor> Flatten(const Any& result) {
   if (auto tensor = result.as<Tensor>()) return {*tensor};
   const auto array = result.as<tvm::ffi::Array<Any>>();
@@ -150,6 +144,16 @@ Tensor Mapped(const Tensor& output) {
   return Copied(output, DLDevice{kDLCPU, 0});
 }
 
+bool IsInputOf(const std::vector<StatePair>& states, size_t number) {
+  return std::any_of(states.begin(), states.end(),
+                     [number](const StatePair& pair) { return pair.input == number; });
+}
+
+bool IsOutputOf(const std::vector<StatePair>& states, size_t number) {
+  return std::any_of(states.begin(), states.end(),
+                     [number](const StatePair& pair) { return pair.output == number; });
+}
+
 void CheckOutput(const TensorSpec& spec, const Tensor& tensor, const std::string& manifest) {
   const DType* dtype = FindDLDType(tensor.dtype());
   const std::vector<int64_t> shape(tensor.shape().begin(), tensor.shape().end());
@@ -193,19 +197,38 @@ char* Model::InputData(size_t number) const {
   return inputs_[number].data();
 }
 
-std::vector<Tensor> Model::Run() {
-  std::vector<Tensor> outputs;
+std::vector<Tensor> Model::Run() { return Call(arguments_, {}); }
+
+std::vector<Tensor> Model::Step(const State& state) {
+  if (step_arguments_.empty()) step_arguments_ = arguments_;
+  state.Give(&step_arguments_);
+  return Call(step_arguments_, state.pairs());
+}
+
+std::vector<Tensor> Model::Call(const std::vector<tvm::ffi::AnyView>& arguments,
+                                const std::vector<StatePair>& states) {
+  std::vector<Tensor> readable;
   {
     const Lent lent{&inputs_};
-    for (edge::Input& input : inputs_) input.Give();
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      if (!IsInputOf(states, i)) inputs_[i].Give();
+    }
     Any result;
-    entry_.CallPacked(arguments_.data(), static_cast<int32_t>(arguments_.size()), &result);
+    entry_.CallPacked(arguments.data(), static_cast<int32_t>(arguments.size()), &result);
     tvm::runtime::DeviceAPI::Get(device_)->StreamSync(device_, nullptr);
-    outputs = Flatten(result);
-    for (Tensor& output : outputs) output = Readable(output);
+    const std::vector<Tensor> outputs = Flatten(result);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (!IsOutputOf(states, i)) {
+        readable.push_back(Readable(outputs[i]));
+      } else if (IsShared(outputs[i], outputs, states)) {
+        readable.push_back(Copied(outputs[i], device_));
+      } else {
+        readable.push_back(outputs[i]);
+      }
+    }
   }
   for (const edge::Input& input : inputs_) input.Check();
-  return outputs;
+  return readable;
 }
 
 Tensor Model::Readable(const Tensor& output) const {
@@ -216,6 +239,17 @@ Tensor Model::Readable(const Tensor& output) const {
     if (input.argument().data_ptr() == output.data_ptr()) return Copied(output, DLDevice{kDLCPU, 0});
   }
   return Mapped(output);
+}
+
+// Whether an application may write to the memory of what becomes a state: it is another output too, or an input.
+bool Model::IsShared(const Tensor& output, const std::vector<Tensor>& outputs,
+                     const std::vector<StatePair>& states) const {
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (!IsOutputOf(states, i) && outputs[i].data_ptr() == output.data_ptr()) return true;
+  }
+  return std::any_of(inputs_.begin(), inputs_.end(), [&output](const edge::Input& input) {
+    return input.argument().data_ptr() == output.data_ptr();
+  });
 }
 
 // A constant output: the application may write to an output, but not to a parameter.

@@ -13,6 +13,7 @@
 #include "files.h"
 #include "input.h"
 #include "manifest.h"
+#include "state.h"
 
 namespace edge {
 
@@ -35,6 +36,9 @@ class Model {
   // next run ends, when the device is done. Faults are kExitRunFailed.
   std::vector<tvm::ffi::Tensor> Run();
 
+  // The same with a state in the place of inputs. What becomes the next state stays in the device's memory.
+  std::vector<tvm::ffi::Tensor> Step(const State& state);
+
   // A tvm::ffi::Error if the device could not be given back memory that outputs were read from.
   void CheckDevice() const { opencl::CheckMappings(device_); }
 
@@ -46,6 +50,10 @@ class Model {
   DLDevice device() const { return device_; }
 
  private:
+  std::vector<tvm::ffi::Tensor> Call(const std::vector<tvm::ffi::AnyView>& arguments,
+                                     const std::vector<StatePair>& states);
+  bool IsShared(const tvm::ffi::Tensor& output, const std::vector<tvm::ffi::Tensor>& outputs,
+                const std::vector<StatePair>& states) const;
   bool IsParam(const tvm::ffi::Tensor& output) const;
   tvm::ffi::Tensor Readable(const tvm::ffi::Tensor& output) const;
 
@@ -58,6 +66,7 @@ class Model {
   std::vector<tvm::ffi::Tensor> params_;
   tvm::ffi::Any held_;  // keeps what accelerators have of them in memory of their own
   std::vector<tvm::ffi::AnyView> arguments_;
+  std::vector<tvm::ffi::AnyView> step_arguments_;  // the same, with a state; empty before the first step
 };
 
 // Holds outputs against what the manifest says of them. Faults are kExitInput.

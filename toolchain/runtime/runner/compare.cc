@@ -224,6 +224,7 @@ bool IsFromHost(const Manifest& manifest, const std::map<std::string, Elements>&
   for (const edge::TensorSpec& spec : manifest.outputs) {
     if (counts.count(spec.name) == 0) wanted.insert(spec.name);
   }
+  for (const edge::StatePair& pair : manifest.states) wanted.erase(manifest.outputs[pair.output].name);
   return named == wanted;
 }
 

@@ -62,12 +62,18 @@ std::vector<int64_t> RunSamples(edge_model* model, const Samples& samples, Outpu
   std::vector<int64_t> each_ns;
   for (int64_t sample = 0; sample < samples.count(); ++sample) {
     samples.Feed(sample);
+    samples.DropPages();
     const Clock::time_point start = Clock::now();
-    Check(edge_run(model));
+    Check(edge_step(model));
     each_ns.push_back(NanosecondsSince(start));
     outputs->Take(sample);
   }
   return each_ns;
+}
+
+Order OrderOf(const Options& options) {
+  if (!options.sequence) return Order::kAlone;
+  return options.state_in.empty() ? Order::kSequence : Order::kContinued;
 }
 
 int64_t RunsOf(const Timings& timings) {
@@ -91,9 +97,11 @@ void RunRelease(const Options& options) {
   report.device = edge::DeviceOf(model);
 
   edge::EnterStage(edge::kExitInput, "reading the inputs", options.inputs);
-  const Samples samples(model, options.inputs, options.samples);
+  Samples samples(model, options.inputs, options.samples, OrderOf(options));
+  if (!options.state_in.empty()) Check(edge_state_load(model, options.state_in.c_str()));
   Outputs outputs(model, options.samples);
   report.each_ns = RunSamples(model, samples, &outputs);
+  if (!options.state_out.empty()) Check(edge_state_save(model, options.state_out.c_str()));
   if (!options.expected.empty()) {
     edge::EnterStage(edge::kExitInput, "comparing the outputs", options.expected);
     CheckExpected(edge::ReadManifest(options.release), outputs.tensors(), options.expected,
@@ -101,10 +109,14 @@ void RunRelease(const Options& options) {
   }
   if (options.mlock) LockMemory();
   const Copies before = CopiesNow();
-  report.timings = Measure(model, PlanFrom(options));
+  report.timings = Measure(model, &samples, PlanFrom(options));
   report.copies = CopiesPerRun(before, CopiesNow(), RunsOf(report.timings));
-  if (options.period_us > 0) report.periodic = RunPeriodically(model, PeriodicFrom(options), &load);
-  if (!options.profile.empty()) WriteProfile(options.profile, Watch(model, options.profile_runs));
+  if (options.period_us > 0) {
+    report.periodic = RunPeriodically(model, &samples, PeriodicFrom(options), &load);
+  }
+  if (!options.profile.empty()) {
+    WriteProfile(options.profile, Watch(model, &samples, options.profile_runs));
+  }
   report.peak_rss_kib = PeakRssKib();
 
   edge::EnterStage(edge::kExitUsage, "writing the outputs", options.outputs);

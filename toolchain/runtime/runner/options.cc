@@ -15,7 +15,8 @@ const char kUsage[] =
     "usage: runner --release DIR --inputs IN.safetensors --outputs OUT.safetensors --report "
     "OUT.json\n"
     "              [--warmup-runs 1] [--min-runs 3] [--max-runs 10000] [--budget-ms 10000]\n"
-    "              [--samples N] [--threads N] [--no-pin] [--progress]\n"
+    "              [--samples N [--sequence]] [--threads N] [--no-pin] [--progress]\n"
+    "              [--state-in FILE] [--state-out FILE]\n"
     "              [--expected OUT.safetensors [--tolerance X]] [--trust DIR]\n"
     "              [--profile OUT.json [--profile-runs 50]]\n"
     "              [--period-us N [--for-ms 60000] [--deadline-us N] [--load cpu|memory|io]\n"
@@ -28,6 +29,9 @@ const char kUsage[] =
     "Runs the model of a release once for its outputs, then times it call by call.\n"
     "With --samples, each input has one more dimension in front, of N samples, and so has each "
     "output.\n"
+    "A model with a state takes no inputs for it: each sample begins with zeros, unless they are the steps "
+    "of a\n"
+    "--sequence, which begins with zeros or --state-in, and leaves --state-out.\n"
     "Each thread but the first is tied to a CPU of its own; with --no-pin they share these CPUs.\n"
     "--trust is the folder that says whose signed releases run here, /etc/edge-toolchain unless it is "
     "given;\n"
@@ -85,6 +89,7 @@ constexpr FlagOption kFlags[] = {{"--help", &Options::help},
                                  {"--attended", &Options::attended},
                                  {"--fifo", &Options::fifo},
                                  {"--mlock", &Options::mlock},
+                                 {"--sequence", &Options::sequence},
                                  {"--peak", &Options::peak}};
 constexpr TextOption kTexts[] = {{"--release", &Options::release},
                                  {"--inputs", &Options::inputs},
@@ -97,6 +102,8 @@ constexpr TextOption kOptionalTexts[] = {{"--verify", &Options::verify},
                                          {"--trust", &Options::trust},
                                          {"--load", &Options::load},
                                          {"--sysfs", &Options::sysfs},
+                                         {"--state-in", &Options::state_in},
+                                         {"--state-out", &Options::state_out},
                                          {"--expected", &Options::expected},
                                          {"--tolerance", &Options::tolerance}};
 constexpr NumberOption kNumbers[] = {{"--warmup-runs", &Options::warmup_runs, 0, kMaxRuns},
@@ -141,6 +148,19 @@ void CheckPeriodic(const Options& options) {
   }
 }
 
+void CheckSequence(const Options& options) {
+  if (options.sequence && options.samples == 0) {
+    throw Fault(kExitUsage, "--sequence needs --samples, the number of its steps");
+  }
+  const bool keeps = !options.state_in.empty() || !options.state_out.empty();
+  if (keeps && (!options.sequence || options.max_runs > 0)) {
+    throw Fault(kExitUsage, "--state-in and --state-out need --sequence and --max-runs 0");
+  }
+  if (options.samples > 0 && !options.sequence && !options.expected.empty()) {
+    throw Fault(kExitUsage, "--expected is for one sample or a --sequence, not for --samples");
+  }
+}
+
 void CheckComplete(const Options& options) {
   if (options.help || options.version || options.peak || !options.halves.empty()) return;
   if (options.floor >= 0 && options.verify.empty()) {
@@ -154,9 +174,7 @@ void CheckComplete(const Options& options) {
     }
   }
   CheckPeriodic(options);
-  if (options.samples > 0 && !options.expected.empty()) {
-    throw Fault(kExitUsage, "--expected is for one sample, without --samples");
-  }
+  CheckSequence(options);
   if (options.expected.empty() && !options.tolerance.empty()) {
     throw Fault(kExitUsage, "--tolerance is given without --expected");
   }

@@ -17,6 +17,7 @@ struct Options {
   bool attended = false;  // end the periodic runs when there is something to read, or no more
   bool fifo = false;      // run with a real-time priority
   bool mlock = false;     // keep the memory in RAM
+  bool sequence = false;  // the samples are steps of a model with a state
   bool peak = false;  // only measure what the device's CPUs can do
   std::string release;
   std::string inputs;
@@ -27,6 +28,8 @@ struct Options {
   std::string verify;     // a release that is only verified; empty: none
   std::string with;       // what was signed of it, where that is not in it yet
   std::string trust;      // folder that says whom the device trusts; empty: the usual one
+  std::string state_in;   // the state that a sequence begins with; empty: zeros
+  std::string state_out;  // where its last state goes; empty: nowhere
   std::string expected;   // empty: nothing is compared
   std::string tolerance;  // empty: it follows from the outputs' types
   std::string load;       // other work during the periodic runs: cpu, memory or io; empty: none

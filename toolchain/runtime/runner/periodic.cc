@@ -16,7 +16,6 @@
 #include "../model/fault.h"
 #include "conditions.h"
 #include "histogram.h"
-#include "samples.h"
 #include "timing.h"
 
 namespace runner {
@@ -134,8 +133,8 @@ class Recorder {
 
 class Loop {
  public:
-  Loop(edge_model* model, const PeriodicPlan& plan, Load* load)
-      : model_(model), plan_(plan), load_(load), conditions_(plan.sysfs), recorder_(plan) {}
+  Loop(edge_model* model, Samples* samples, const PeriodicPlan& plan, Load* load)
+      : model_(model), samples_(samples), plan_(plan), load_(load), conditions_(plan.sysfs), recorder_(plan) {}
 
   json::Object Run() {
     const json::Object before = conditions_.Look();
@@ -146,6 +145,7 @@ class Loop {
     switches_ = InvoluntarySwitches();
     int64_t due = start_;
     for (; due < start_ + length && Now() < start_ + length; due += period) {
+      samples_->FeedNext();
       const bool early = Now() < due;
       if (!Await(due)) break;
       RunOnce(due, period, early);
@@ -190,7 +190,7 @@ class Loop {
 
   void RunOnce(int64_t due, int64_t period, bool early) {
     const int64_t begin = Now();
-    const int status = edge_run(model_);
+    const int status = edge_step(model_);
     const int64_t end = Now();
     Check(status);
     const int64_t switches = InvoluntarySwitches();
@@ -217,6 +217,7 @@ class Loop {
   }
 
   edge_model* const model_;
+  Samples* const samples_;
   const PeriodicPlan& plan_;
   Load* const load_;
   const Conditions conditions_;
@@ -227,8 +228,8 @@ class Loop {
 
 }  // namespace
 
-json::Object RunPeriodically(edge_model* model, const PeriodicPlan& plan, Load* load) {
-  return Loop(model, plan, load).Run();
+json::Object RunPeriodically(edge_model* model, Samples* samples, const PeriodicPlan& plan, Load* load) {
+  return Loop(model, samples, plan, load).Run();
 }
 
 void UseRealTimePriority() {

@@ -9,6 +9,7 @@
 
 #include "../library/edge_model.h"
 #include "load.h"
+#include "samples.h"
 
 namespace runner {
 
@@ -20,9 +21,10 @@ struct PeriodicPlan {
   std::string sysfs;
 };
 
-// Runs the model at times that lie a period apart. The latency of a run begins at its time, also if an earlier run
+// Runs the model on samples at times that lie a period apart. The latency of a run begins at its time, also if an earlier run
 // made it begin late; so it contains what an application would wait. Returns what docs/report.md describes.
-tvm::ffi::json::Object RunPeriodically(edge_model* model, const PeriodicPlan& plan, Load* load);
+tvm::ffi::json::Object RunPeriodically(edge_model* model, Samples* samples, const PeriodicPlan& plan,
+                                      Load* load);
 
 // Gives this thread and those that it starts from now on a real-time priority, above all ordinary processes.
 // kExitRights if the system does not allow it.

@@ -131,7 +131,7 @@ json::Array TimesOf(const std::vector<int64_t>& values) {
 
 }  // namespace
 
-Profile Watch(edge_model* model, int64_t runs) {
+Profile Watch(edge_model* model, Samples* samples, int64_t runs) {
   const DLDevice device = edge::DeviceOf(model);
   Watcher watcher(device);
   const Function hook = Function::FromPacked([&](PackedArgs args, Any* result) { watcher(args, result); });
@@ -139,10 +139,12 @@ Profile Watch(edge_model* model, int64_t runs) {
   profile.device = device;
   profile.waits = watcher.waits();
   const auto plain = [&] {
+    samples->FeedNext();
     edge::Instrument(model, Function(nullptr));
     return TimeOneRun(model);
   };
   const auto watched = [&] {
+    samples->FeedNext();
     watcher.Begin();
     edge::Instrument(model, hook);
     return TimeOneRun(model);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "../library/edge_model.h"
+#include "samples.h"
 
 namespace runner {
 
@@ -27,9 +28,9 @@ struct Profile {
   bool waits = false;  // whether each call was waited for, as on a device that computes on its own
 };
 
-// Runs the model in turns watched and unwatched, `runs` times each. A fault is kExitRunFailed; among
+// Runs the model on samples in turns watched and unwatched, `runs` times each. A fault is kExitRunFailed; among
 // them: a run makes more calls than a report should hold.
-Profile Watch(edge_model* model, int64_t runs);
+Profile Watch(edge_model* model, Samples* samples, int64_t runs);
 
 void WriteProfile(const std::string& path, const Profile& profile);
 

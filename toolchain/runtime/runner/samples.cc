@@ -48,10 +48,13 @@ void RefuseUnknown(const std::vector<edge_tensor>& inputs, const edge::Safetenso
   }
 }
 
+// Those that are no state.
 std::vector<edge_tensor> InputsOf(edge_model* model) {
-  std::vector<edge_tensor> inputs(static_cast<size_t>(edge_inputs(model)), EDGE_TENSOR);
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    Check(edge_input(model, static_cast<int32_t>(i), &inputs[i]));
+  std::vector<edge_tensor> inputs;
+  for (int32_t i = 0; i < edge_inputs(model); ++i) {
+    edge_tensor input = EDGE_TENSOR;
+    Check(edge_input(model, i, &input));
+    if (input.state < 0) inputs.push_back(input);
   }
   return inputs;
 }
@@ -62,24 +65,38 @@ void Check(int status) {
   if (status != EDGE_OK) throw Fault(static_cast<edge::ExitCode>(status), edge_error());
 }
 
-Samples::Samples(edge_model* model, const std::string& path, int64_t count)
-    : inputs_(InputsOf(model)), file_(path), count_(count) {
+Samples::Samples(edge_model* model, const std::string& path, int64_t count, Order order)
+    : model_(model),
+      inputs_(InputsOf(model)),
+      has_state_(inputs_.size() < static_cast<size_t>(edge_inputs(model))),
+      file_(path),
+      count_(count),
+      order_(order) {
   for (const edge_tensor& input : inputs_) CheckInput(input, file_, count);
   RefuseUnknown(inputs_, file_);
 }
 
 void Samples::Feed(int64_t sample) const {
+  const bool is_first = order_ == Order::kAlone || (order_ == Order::kSequence && sample == 0);
+  if (has_state_ && is_first) Check(edge_reset(model_));
   for (const edge_tensor& input : inputs_) {
     const char* start = file_.BytesOf(input.name).data() + static_cast<size_t>(sample) * input.bytes;
     memcpy(input.data, start, input.bytes);
   }
-  file_.DropPages();
+}
+
+void Samples::FeedNext() {
+  if (!has_state_) return;
+  Feed(next_);
+  next_ = (next_ + 1) % count();
 }
 
 Outputs::Outputs(edge_model* model, int64_t count) : model_(model) {
   for (int32_t i = 0; i < edge_outputs(model); ++i) {
     edge_tensor output = EDGE_TENSOR;
     Check(edge_output(model, i, &output));
+    if (output.state >= 0) continue;
+    numbers_.push_back(i);
     tensors_.emplace_back(output.name, edge::HostTensor(*edge::FindNamedDType(output.dtype),
                                                         Stacked(output, count)));
   }
@@ -88,7 +105,7 @@ Outputs::Outputs(edge_model* model, int64_t count) : model_(model) {
 void Outputs::Take(int64_t sample) {
   for (size_t i = 0; i < tensors_.size(); ++i) {
     edge_tensor output = EDGE_TENSOR;
-    Check(edge_output(model_, static_cast<int32_t>(i), &output));
+    Check(edge_output(model_, numbers_[i], &output));
     char* place = edge::DataOf(tensors_[i].second) + static_cast<size_t>(sample) * output.bytes;
     memcpy(place, output.data, output.bytes);
   }

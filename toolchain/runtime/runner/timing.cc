@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "samples.h"
-
 namespace runner {
 namespace {
 
@@ -46,18 +44,19 @@ int64_t InvoluntarySwitches() {
 
 int64_t TimeOneRun(edge_model* model) {
   const Clock::time_point start = Clock::now();
-  const int status = edge_run(model);
+  const int status = edge_step(model);
   const int64_t taken = NanosecondsSince(start);
   Check(status);
   return taken;
 }
 
-Timings Measure(edge_model* model, const TimingPlan& plan) {
+Timings Measure(edge_model* model, Samples* samples, const TimingPlan& plan) {
   Timings timings;
   if (plan.max_runs == 0) return timings;
   Progress progress(plan);
   const Clock::time_point warmup_start = Clock::now();
   for (int64_t run = 0; run < plan.warmup_runs; ++run) {
+    samples->FeedNext();
     timings.warmup_ns.push_back(TimeOneRun(model));
     progress.Update(timings.warmup_ns.size(), MillisecondsSince(warmup_start));
   }
@@ -68,6 +67,7 @@ Timings Measure(edge_model* model, const TimingPlan& plan) {
   const Clock::time_point start = Clock::now();
   for (double elapsed = 0; WantsMore(plan, timings.samples_ns.size(), elapsed);
        elapsed = MillisecondsSince(start)) {
+    samples->FeedNext();
     timings.samples_ns.push_back(TimeOneRun(model));
     progress.Update(timings.samples_ns.size(), elapsed);
   }

@@ -7,13 +7,14 @@
 
 #include "../library/edge_model.h"
 #include "clock.h"
+#include "samples.h"
 
 namespace runner {
 
 // How often one of this process' threads lost its CPU to others so far.
 int64_t InvoluntarySwitches();
 
-// One run, in nanoseconds. Throws what it reports.
+// One run on what the inputs hold, in nanoseconds; of a model with a state, a step. Throws what it reports.
 int64_t TimeOneRun(edge_model* model);
 
 struct TimingPlan {
@@ -30,8 +31,8 @@ struct Timings {
   int64_t involuntary_switches = 0;  // of all threads during the samples: others wanted their CPUs
 };
 
-// Times the model on what its inputs hold. Warms up, then repeats until the budget is used up, within the two limits on the number of runs.
-Timings Measure(edge_model* model, const TimingPlan& plan);
+// Times the model on samples. Warms up, then repeats until the budget is used up, within the two limits on the number of runs.
+Timings Measure(edge_model* model, Samples* samples, const TimingPlan& plan);
 
 }  // namespace runner
 

@@ -3,6 +3,8 @@
     with edge_model.Model("~/.local/share/edge-toolchain/current", threads=edge_model.ALL_CPUS) as model:
         outputs = model.run({"data": array})
 
+A model with a state keeps it between steps: `model.step({"data": frame})`, and `model.reset()` begins anew.
+
 A model is used by one thread at a time. A process that forks must open its models after that.
 """
 
@@ -61,6 +63,7 @@ class _Tensor(ctypes.Structure):
         ("bytes", ctypes.c_size_t),
         ("bound_axis", ctypes.c_int32),
         ("valid", ctypes.c_int64),
+        ("state", ctypes.c_int32),
     )
 
     def array(self) -> np.ndarray[Any, Any]:
@@ -138,6 +141,12 @@ class Model:
         return {name: tensor.array() for name, tensor in self._tensors("input")}
 
     @property
+    def states(self) -> dict[str, str]:
+        """Outputs that `step` keeps for the next step, by the names of the inputs that they become."""
+        outputs = [name for name, _ in self._tensors("output")]
+        return {name: outputs[tensor.state] for name, tensor in self._tensors("input") if tensor.state >= 0}
+
+    @property
     def name(self) -> str:
         """The model's name."""
         return str(self._release().name, "utf-8")
@@ -160,6 +169,8 @@ class Model:
     def run(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
         """Compute the outputs, by name; those whose size depends on the data are cut to it.
 
+        A state is passed and returned as any other input and output: what `step` keeps is not used.
+
         Args:
             inputs: Arrays by name, each of its input's shape and of a dtype that fits it without loss.
 
@@ -167,7 +178,49 @@ class Model:
             EdgeError: The model failed, or was closed.
             ValueError: An input is missing, unknown, or of another shape or type.
         """
-        places = self.inputs
+        self._write(inputs, self.inputs)
+        self._call("edge_run", self._model)
+        return {name: _cut(tensor) for name, tensor in self._tensors("output")}
+
+    def step(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+        """Compute the outputs but the state, which stays in the model as the input of the next step.
+
+        Args:
+            inputs: Arrays by name, without the state.
+
+        Raises:
+            EdgeError: The model failed, and its state is as before; or it was closed.
+            ValueError: An input is missing, unknown, or of another shape or type.
+        """
+        states = self.states
+        self._write(inputs, {name: place for name, place in self.inputs.items() if name not in states})
+        self._call("edge_step", self._model)
+        return {name: _cut(tensor) for name, tensor in self._tensors("output") if tensor.state < 0}
+
+    def reset(self) -> None:
+        """Make the state zeros, as it is at first."""
+        self._opened()
+        self._call("edge_reset", self._model)
+
+    def save_state(self, path: str | os.PathLike[str]) -> None:
+        """Write the state to a file, as a whole or not at all.
+
+        Raises:
+            EdgeError: The file cannot be written.
+        """
+        self._opened()
+        self._call("edge_state_save", self._model, os.fsencode(path))
+
+    def load_state(self, path: str | os.PathLike[str]) -> None:
+        """Take the state from a file that `save_state` of the same release has written.
+
+        Raises:
+            EdgeError: The file is damaged, or of another release; the state is as before.
+        """
+        self._opened()
+        self._call("edge_state_load", self._model, os.fsencode(path))
+
+    def _write(self, inputs: Mapping[str, Any], places: Mapping[str, np.ndarray[Any, Any]]) -> None:
         if set(inputs) != set(places):
             raise ValueError(f"the inputs are {', '.join(sorted(places))}, not {', '.join(sorted(inputs)) or 'none'}")
         for name, place in places.items():
@@ -177,8 +230,6 @@ class Model:
                     f"input {name} is {given.dtype}{list(given.shape)}, not {place.dtype}{list(place.shape)}"
                 )
             place[...] = given
-        self._call("edge_run", self._model)
-        return {name: _cut(tensor) for name, tensor in self._tensors("output")}
 
     def close(self) -> None:
         """End its threads and give its memory back. Arrays of its inputs must not be used afterwards."""
@@ -207,7 +258,7 @@ class Model:
         self._opened()
         tensors = []
         for number in range(getattr(self._functions, f"edge_{kind}s")(self._model)):
-            tensor = _Tensor(ctypes.sizeof(_Tensor))
+            tensor = _Tensor(ctypes.sizeof(_Tensor), state=-1)
             self._call(f"edge_{kind}", self._model, number, ctypes.byref(tensor))
             tensors.append((tensor.name.decode(), tensor))
         return tensors

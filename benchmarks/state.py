@@ -1,0 +1,84 @@
+"""What a state costs that stays on the device: edge_step against edge_run of the same release, in turns.
+
+    python benchmarks/state.py [gru lstm decoder silero-vad] [--rounds 1000] [--calls 41]
+
+Builds each network for this machine, and a program that opens it by the library. A round times three ways, the first
+of which changes: `edge_run` without any care of the state, `edge_step`, and `edge_run` with the state copied from the
+outputs to the inputs by the application. Prints the ratios to the first with their 99 % intervals, and ends with 1 if
+`edge_step` is slower by more than 2 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.support import nets, state_nets, third_party
+from toolchain import api, board, stats
+from toolchain.models.request import Model
+from toolchain.native import sdk
+
+MOST = 0.02
+NETWORKS = ("gru", "lstm", "decoder", "silero-vad")
+
+
+def network(name: str, folder: Path) -> Model:
+    """Return a network with its state, of sizes that are common in practice."""
+    if name == "silero-vad":
+        one = third_party.MODELS["silero-vad-op15"]
+        return Model(str(third_party.obtain(one)), one.shapes, fixed=one.fixed, states={"state": "stateN"})
+    protos = {
+        "gru": lambda: state_nets.gru(256, 80),
+        "lstm": lambda: state_nets.lstm(256, 80),
+        "decoder": lambda: state_nets.decoder(512, 256),
+    }
+    return Model(nets.save(protos[name](), folder, f"{name}.onnx"), detection="use")
+
+
+def rounds(program: Path, release: Path, count: int, calls: int) -> list[list[float]]:
+    """Return the median nanoseconds of a call for each way, one of each round."""
+    command = [program, release, str(count), str(calls)]
+    if hasattr(os, "sched_setaffinity"):
+        command = ["taskset", "-c", str(max(os.sched_getaffinity(0))), *command]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    rows = [list(map(float, line.split())) for line in text.splitlines()]
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def change(new: list[float], base: list[float]) -> stats.Estimate:
+    """Return the relative change of the time of a call, with its interval."""
+    return stats.estimate(stats.log_ratios([[value] for value in new], [[value] for value in base])).change()
+
+
+def main() -> int:
+    """Measure the networks, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("networks", nargs="*", default=list(NETWORKS), metavar="NETWORK")
+    parser.add_argument("--rounds", type=int, default=1000)
+    parser.add_argument("--calls", type=int, default=41)
+    options = parser.parse_args()
+    slow = False
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as work:
+        folder = Path(work)
+        library = sdk.write(board.load("local").resolved(), folder / "sdk").folder
+        program = folder / "state_steps"
+        source = Path(__file__).with_name("state_steps.c")
+        linked = [library / "lib" / "libedge_model.so.1", f"-Wl,-rpath,{library / 'lib'}"]
+        subprocess.run(["gcc", "-O2", source, f"-I{library / 'include'}", "-o", program, *linked], check=True)
+        print("network     edge_run us  edge_step             edge_run and copies")
+        for name in options.networks:
+            release = api.build(network(name, folder), folder=folder / name).folder
+            run, step, copy = rounds(program, release, options.rounds, options.calls)
+            stepped, copied = change(step, run), change(copy, run)
+            texts = [f"{one.value:+.2%} ({one.low:+.2%} to {one.high:+.2%})" for one in (stepped, copied)]
+            print(f"{name:<11} {sorted(run)[len(run) // 2] / 1e3:11.2f}  {texts[0]:<28}  {texts[1]}", flush=True)
+            slow |= stepped.low > MOST
+    return int(slow)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,253 @@
+"""Models with a state: sequences on this machine, by the library and by the commands, against ONNX Runtime."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support import nets, opencl, state_nets, third_party
+from tests.support.commands import done, parsed, toolchain
+from tests.support.parts import require
+from tests.support.paths import DATA
+from toolchain import bundle, states
+from toolchain.device import sampling
+from toolchain.models import reference, source
+from toolchain.models.request import Model
+
+SILERO = "silero-vad-op15"
+NETS = {
+    "gru": (state_nets.gru, {"h": "hn"}),
+    "lstm": (state_nets.lstm, {"h": "hn", "c": "cn"}),
+    "decoder": (state_nets.decoder, {f"past_{name}": f"present_{name}" for name in ("key", "value")}),
+    "encoder": (state_nets.encoder, {f"cached_{i}": f"new_cached_{i}" for i in range(36)}),
+    "aliases": (state_nets.aliases, {"total": "total_out", "last": "x_out", "left": "right_out", "right": "left_out"}),
+}
+LIMITS = {"gru": 1e-5, "lstm": 1e-5, "decoder": 1e-5, "encoder": 1e-5, "aliases": 1e-6, SILERO: 1e-4}
+
+STEP = """
+import sys
+import numpy as np
+sys.path.insert(0, sys.argv[1])
+import edge_model
+given = dict(np.load(sys.argv[3]))
+count = len(next(iter(given.values())))
+with edge_model.Model(sys.argv[2]) as model:
+    rows = []
+    for step in range(count):
+        rows.append(model.step({name: value[step] for name, value in given.items()}))
+    np.savez(sys.argv[4], **{name: np.stack([row[name] for row in rows]) for name in rows[0]})
+"""
+
+
+@pytest.fixture(scope="module")
+def sdk(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sdk") / "sdk"
+    done("sdk", "--board", "local", "-o", folder)
+    return folder / "python"
+
+
+def named(name: str, folder: Path) -> Model:
+    """Return a model with its state, as a user names it."""
+    if name != SILERO:
+        make, pairs = NETS[name]
+        return Model(nets.save(make(), folder), states=pairs)
+    one = third_party.MODELS[name]
+    require(one.wheel.file, "a way to the package index", third_party.reachable(one))
+    return Model(str(third_party.obtain(one)), one.shapes, fixed=one.fixed, states={"state": "stateN"})
+
+
+def words(model: Model) -> list[str]:
+    options = [word for pair in model.states.items() for word in ("--state", "=".join(pair))]
+    options += [word for key, size in model.shapes.items() for word in ("--shape", f"{key}:{','.join(map(str, size))}")]
+    return [model.source, *options, *(word for pair in model.fixed.items() for word in ("--fix", "=".join(pair)))]
+
+
+def sequence(name: str, loaded, count: int) -> dict[str, np.ndarray]:
+    if name == "decoder":
+        return state_nets.steps_of_decoder(count)
+    rng = np.random.default_rng(11)
+    return {
+        spec.name: rng.standard_normal((count, *spec.shape), dtype=np.float32) / np.float32(4)
+        for spec in loaded.step_inputs
+    }
+
+
+def expected(loaded, given) -> dict[str, np.ndarray]:
+    return states.sequence(reference.open_model(loaded), loaded.inputs, loaded.states)(given)
+
+
+def python(code: str, *arguments: object, code_expected: int = 0) -> str:
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    seen = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert (seen.returncode, seen.stderr) == (code_expected, "")
+    return seen.stdout
+
+
+def assert_near(found, wanted, limit: float) -> None:
+    assert set(found) == set(wanted)
+    for name, value in wanted.items():
+        assert np.abs(found[name] - value).max() <= limit * np.abs(value).max(), name
+
+
+@pytest.mark.parametrize("count", [48, pytest.param(1000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("name", [*NETS, SILERO])
+def test_steps_of_the_library_match_onnxruntime(name, count, sdk, tmp_path):
+    model = named(name, tmp_path)
+    built = parsed("build", *words(model), "-o", tmp_path / "bundle")["manifest"]
+    assert built["states"] == [{"input": key, "output": value} for key, value in model.states.items()]
+    loaded = source.load_request(model)
+    given = sequence(name, loaded, count)
+    np.savez(tmp_path / "in.npz", **given)
+    python(STEP, sdk, tmp_path / "bundle", tmp_path / "in.npz", tmp_path / "out.npz")
+    with np.load(tmp_path / "out.npz") as found:
+        assert_near(dict(found), expected(loaded, given), LIMITS[name])
+
+
+@pytest.fixture(scope="module")
+def releases(tmp_path_factory):
+    """Two bundles of a GRU, of files with other names."""
+    folder = tmp_path_factory.mktemp("releases")
+    for name in ("first", "second"):
+        path = nets.save(state_nets.gru(), folder, f"{name}.onnx")
+        done("build", path, "--state", "h=hn", "-o", folder / name)
+    return [bundle.load(folder / name) for name in ("first", "second")]
+
+
+def test_a_c_application_steps_resets_saves_and_loads(sdk, releases, tmp_path):
+    program, library = tmp_path / "steps", sdk.parent / "lib"
+    command = ["gcc", "-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", DATA / "sdk" / "steps.c"]
+    command += [f"-I{sdk.parent / 'include'}", "-o", program, library / "libedge_model.so.1", f"-Wl,-rpath,{library}"]
+    subprocess.run(command, check=True)
+    folders = [release.folder for release in releases]
+    seen = subprocess.run([program, *folders, tmp_path / "state"], capture_output=True, text=True, check=False)
+    assert (seen.returncode, seen.stderr) == (0, "")
+
+
+STREAMS = """
+import sys
+import numpy as np
+sys.path.insert(0, sys.argv[1])
+import edge_model
+given = np.load(sys.argv[3])
+with edge_model.Model(sys.argv[2]) as model:
+    assert model.states == {"h": "hn"}
+    first = [model.step({"x": frame})["y"] for frame in given]
+    model.save_state(sys.argv[4])
+    explicit, state = [], np.zeros((1, 1, 24), np.float32)
+    for frame in given:  # with the state as an input and an output, beside the one that is kept
+        outputs = model.run({"x": frame, "h": state})
+        explicit.append(outputs["y"])
+        state = outputs["hn"]
+    after = model.step({"x": given[0]})["y"]
+    model.reset()
+    again = [model.step({"x": frame})["y"] for frame in given]
+    model.load_state(sys.argv[4])
+    assert (model.step({"x": given[0]})["y"] == after).all()
+    assert all((a == b).all() for a, b in zip(first, again, strict=True))
+    assert all((a == b).all() for a, b in zip(first, explicit, strict=True))
+    for wrong in ({}, {"x": given[0], "h": state}, {"x": given[0][..., 1:]}):
+        try:
+            model.step(wrong)
+        except ValueError as fault:
+            print(fault)
+try:
+    model.reset()
+except edge_model.EdgeError as fault:
+    print(fault)
+"""
+
+
+def test_steps_equal_runs_with_an_explicit_state(sdk, releases, tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(5).standard_normal((9, 1, 1, 16), dtype=np.float32))
+    lines = python(STREAMS, sdk, releases[0].folder, tmp_path / "x.npy", tmp_path / "state").splitlines()
+    assert lines[:2] == ["the inputs are x, not none", "the inputs are x, not h, x"]
+    assert lines[2:] == ["input x is float32[1, 1, 15], not float32[1, 1, 16]", "the model is closed"]
+
+
+# --- commands ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def device(releases, tmp_path_factory):
+    """Return the options of a device of this machine that runs the first release."""
+    options = ["--board", "local", "--root", tmp_path_factory.mktemp("device") / "root"]
+    report = json.loads(done("deploy", releases[0].folder, *options, "--budget", 0, "--json", "-").out)
+    assert report["state"] == {"pairs": [{"input": "h", "output": "hn"}], "steps": states.STEPS}
+    return options
+
+
+def test_a_stream_is_run_in_pieces_that_pass_the_state_on(device, releases, tmp_path, monkeypatch):
+    monkeypatch.setattr(sampling, "_PIECE_SAMPLES", 7)
+    loaded = source.load_request(Model(str(releases[0].folder.parent / "first.onnx"), states={"h": "hn"}))
+    given = sequence("gru", loaded, 20)
+    given["x"].tofile(tmp_path / "x.raw")
+    found = parsed("run", *device, "--stream", tmp_path / "x.raw", "-o", tmp_path / "raw.npz")
+    assert (found["samples"], found["pieces"], found["is_sequence"]) == (20, 3, True)
+    np.savez(tmp_path / "x.npz", **given)
+    done("run", *device, "--stream", tmp_path / "x.npz", "--steps", 9, "-o", tmp_path / "some.npz")
+    with np.load(tmp_path / "raw.npz") as raw, np.load(tmp_path / "some.npz") as some:
+        assert_near(dict(raw), expected(loaded, given), 1e-5)
+        np.testing.assert_array_equal(some["y"], raw["y"][:9])
+
+
+def test_a_pipe_and_a_constant_input(device, releases, tmp_path, monkeypatch):
+    x = np.full((1, 1, 16), 0.5, np.float32)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(np.tile(x, (5, 1, 1)).tobytes())))
+    done("run", *device, "--stream", "-", "-o", tmp_path / "pipe.npz")
+    np.savez(tmp_path / "x.npz", x=x)
+    done("run", *device, "--input", tmp_path / "x.npz", "--steps", 5, "-o", tmp_path / "constant.npz")
+    with np.load(tmp_path / "pipe.npz") as pipe, np.load(tmp_path / "constant.npz") as constant:
+        np.testing.assert_array_equal(pipe["y"], constant["y"])
+        assert (pipe["y"][1:] != pipe["y"][:-1]).any()
+
+
+@pytest.mark.parametrize("command", ["bench", "profile"])
+def test_a_measurement_steps(command, device, releases):
+    more = ["--budget", 0.05] if command == "bench" else ["--runs", 3]
+    assert json.loads(done(command, *device, *more, "--json", "-").out)
+
+
+def test_a_gate_refuses_another_state(device, releases, tmp_path):
+    path = releases[0].folder.parent / "first.onnx"
+    done("build", path, "--state", "none", "-o", tmp_path / "stateless")
+    refused = toolchain("gate", tmp_path / "stateless", "--base", "current", *device)
+    assert (refused.code, "do not have the same state" in refused.err) == (2, True), refused.err
+
+
+@pytest.mark.parametrize("name", ["gru", "aliases"])
+def test_a_state_in_the_memory_of_a_gpu(name, sdk, tmp_path, monkeypatch):
+    opencl.require_opencl()
+    monkeypatch.setenv("EDGE_OPENCL_CACHE", str(tmp_path / "cache"))
+    model = named(name, tmp_path)
+    done("build", *words(model), "--board", "opencl-local", "-o", tmp_path / "bundle")
+    loaded = source.load_request(model)
+    given = sequence(name, loaded, 12)
+    np.savez(tmp_path / "in.npz", **given)
+    python(STEP, sdk, tmp_path / "bundle", tmp_path / "in.npz", tmp_path / "out.npz")
+    with np.load(tmp_path / "out.npz") as found:
+        assert_near(dict(found), expected(loaded, given), LIMITS[name])
+
+
+# --- boards --------------------------------------------------------------------------------------------------------
+
+
+def test_a_sequence_on_a_virtual_board(virtual_boards, tmp_path):
+    path = nets.save(state_nets.gru(), tmp_path)
+    options = ["--board", "rpi4", "--host", virtual_boards.name("rpi4"), "--devices", virtual_boards.devices]
+    options += ["--root", "~/state-test", "--threads", 1]
+    report = json.loads(
+        done("deploy", path, "--state", "auto", "--toolchain", "host", *options, "--budget", 0, "--json", "-").out
+    )
+    assert (report["outputs"]["ok"], report["state"]["steps"]) == (True, states.STEPS)
+    loaded = source.load_request(Model(path, detection="use"))
+    given = sequence("gru", loaded, 12)
+    given["x"].tofile(tmp_path / "x.raw")
+    done("run", *options, "--stream", tmp_path / "x.raw", "-o", tmp_path / "y.npz")
+    with np.load(tmp_path / "y.npz") as found:
+        assert_near(dict(found), expected(loaded, given), 1e-5)
