@@ -38,7 +38,7 @@ from toolchain.records.tasks import called, layer_of
 from toolchain.tensors import Tensors
 
 _LISTED_WEIGHTS = 3
-_PIPELINES = {"float16": "default", "bfloat16": PIPELINE}  # of kernels that this machine runs: a GPU's, and a CPU's
+_GPU_PIPELINE = "default"  # of a GPU's kernels that this machine runs
 _MAX_OPERATIONS = 1e18  # `bundle.kernels` reads numbers of up to 18 digits
 
 
@@ -376,7 +376,8 @@ def compare_in_half(
     unknown = InHalf(reference.runtime, _input_text(request), (), format=reduced)
     request.progress(stage(f"computing in {unknown.precision} on this machine"))
     try:
-        outputs = _run(request.backend.on_cpu(module), imported, reference.inputs, _PIPELINES[reduced])
+        pipeline = PIPELINE if request.board.backend == "cpu" else _GPU_PIPELINE
+        outputs = _run(request.backend.on_cpu(module), imported, reference.inputs, pipeline)
     except InputError as fault:
         result = replace(unknown, obstacle=fault.message)  # only the device can show it
     else:

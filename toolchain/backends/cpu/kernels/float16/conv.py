@@ -1,0 +1,181 @@
+"""Convolutions in float16: as `direct`, but sums of up to `MOST_PRODUCTS` products are in float16.
+
+Where a tile has more of them, its sums in float32 lie on the stack, and each block of products is added to them. The
+first layer of a network reads plain float32, which is rounded first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm import tirx
+from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
+
+from toolchain.backends.cpu.kernels import direct, emit
+from toolchain.backends.cpu.kernels.direct.plan import Config, DirectPlan, flatten
+from toolchain.backends.cpu.kernels.direct.writer import DirectWriter, Reach, Tile
+from toolchain.backends.cpu.kernels.emit import Argument, Buffer, Expr
+from toolchain.backends.cpu.kernels.float16 import bounds
+from toolchain.backends.cpu.layers import FLOAT16, Conv, Layer
+from toolchain.backends.cpu.machine import Machine, half_registers
+
+__all__ = ["NAME", "Config", "configs", "covers", "kernel", "pack", "variants"]
+
+NAME = "float16"
+
+
+def covers(layer: Layer) -> bool:
+    """Whether this template can compute a layer."""
+    if not isinstance(layer, Conv) or layer.is_depthwise or layer.out.dtype != FLOAT16:
+        return False
+    data = layer.data
+    if (data.dtype, data.lanes) not in {(FLOAT16, layer.out.lanes), ("float32", 1)}:
+        return False
+    flat = flatten(layer)
+    # A sum that several groups of channels add to in turns would be rounded in between.
+    is_split = DirectPlan(flat, Config(1, 1, 1, 1)).overlaps
+    return not is_split and data.lanes * flat.kernel[1] <= bounds.MOST_OF_ROW
+
+
+def configs(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
+    """List the candidates with their estimated costs, the cheapest first."""
+    return direct.configs(layer, half_registers(machine))
+
+
+def variants(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
+    """List candidates for the tuner: see `direct`."""
+    return direct.variants(layer, half_registers(machine))
+
+
+def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -> NDArray[np.float16]:
+    """Return weights [out, in, height, width] as the kernel reads them: those of `direct`, then factors of outputs."""
+    plan = DirectPlan(flatten(layer), config)
+    ordered = direct.pack(layer, machine, config, weights.astype(np.float32))
+    # [units, blocks in, height, width, lanes in, blocks, lanes]
+    rows = np.abs(ordered).sum(axis=(3, 4))
+    together = _sources_of_block(plan)
+    if together:
+        firsts = range(0, plan.sources, together)
+        sums = np.add.reduceat(rows.sum(axis=2), firsts, axis=1).max(axis=1)
+    else:
+        sums = rows.max(axis=(1, 2))
+    exponents = bounds.powers(sums).reshape(plan.units, 1, 1, 1, 1, *sums.shape[1:])
+    return bounds.packed(ordered, exponents, layer.out.blocks * layer.out.lanes)
+
+
+def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
+    plan = DirectPlan(flatten(layer), config)
+    factors = math.prod(plan.packed)
+
+    def body(data: Buffer, *buffers: Buffer) -> None:
+        rounded = _round(data, machine) if layer.data.dtype != FLOAT16 else data
+        _Writer(plan, half_registers(machine), (rounded, *buffers), factors).write()
+
+    weights = Argument("weights", (factors + layer.out.blocks * layer.out.lanes,), FLOAT16)
+    return emit.kernel(direct.arguments(layer, weights), body, {})
+
+
+def _sources_of_block(plan: DirectPlan) -> int:
+    """Return how many blocks of input channels are summed in float16; 0 if that is each row of the filter alone."""
+    layer = plan.layer
+    products = layer.data.lanes * layer.kernel[0] * layer.kernel[1]
+    return min(plan.sources, bounds.MOST_PRODUCTS // products)
+
+
+def _round(data: Buffer, machine: Machine) -> Buffer:
+    """Write the rounding of plain data, and return the buffer with the result."""
+    size, lanes = int(data.shape[0]), machine.lanes
+    rounded = emit.flat(T.alloc_buffer((size,), FLOAT16))
+    vectors = size // lanes
+    with emit.shared(vectors, 3 * vectors) as number:
+        index = emit.ramp(number * lanes, lanes)
+        T.buffer_store(rounded, emit.in_type(data[index], FLOAT16, lanes), [index])
+    for number in range(vectors * lanes, size):
+        T.buffer_store(rounded, emit.in_type(data[number], FLOAT16, 1), [number])
+    return rounded
+
+
+class _Writer(DirectWriter):
+    sum_dtype = FLOAT16
+
+    def __init__(self, plan: DirectPlan, machine: Machine, buffers: Sequence[Any], factors: int) -> None:
+        """Take the processor, the flat buffers of the arguments, and where factors begin behind the weights."""
+        super().__init__(plan, machine, buffers)
+        self._factors = factors
+
+    def compute(self, tile: Tile) -> None:
+        reach, together = self.reach_of(tile), _sources_of_block(self._plan)
+        count = self._plan.config.blocks * tile.tiles.columns
+        if 0 < self._plan.sources <= together:
+            self._clear(tile, count)
+            self._add_sources(tile, reach, 0, reach.sources)
+            self._store_all(tile, tile.sums)
+            return
+        totals = emit.on_stack(count, self._lanes)
+        with T.serial(0, count) as number:
+            T.buffer_store(totals, emit.splat(0.0, self._lanes), [number])
+        if together:
+            with T.serial(0, T.Bind((reach.sources + together - 1) // together)) as block:
+                first = T.Bind(block * together)
+                self._clear(tile, count)
+                self._add_sources(tile, reach, first, tirx.min(first + together, reach.sources))
+                self._flush(tile, totals, count)
+        else:
+            with T.serial(0, reach.sources) as source, T.serial(reach.begin, reach.end) as tap:
+                self._clear(tile, count)
+                self.add_row(tile, reach, source, tap)
+                self._flush(tile, totals, count)
+        self._store_all(tile, totals)
+
+    def _add_sources(self, tile: Tile, reach: Reach, first: Expr, end: Expr) -> None:
+        with T.serial(first, end) as source, T.serial(reach.begin, reach.end) as tap:
+            self.add_row(tile, reach, T.Bind(source), tap)
+
+    def _clear(self, tile: Tile, count: int) -> None:
+        for number in range(count):
+            tile.sums[number] = emit.splat(0.0, self._lanes, FLOAT16)
+
+    def _flush(self, tile: Tile, totals: Buffer, count: int) -> None:
+        for number in range(count):
+            block = emit.in_type(tile.sums[number], "float32", self._lanes)
+            T.buffer_store(totals, totals[number] + block, [number])
+
+    # --- results ---------------------------------------------------------------------------------------------------
+
+    def _store_all(self, tile: Tile, totals: Any) -> None:
+        plan = self._plan
+        self._store_blocks(tile, totals, range(plan.of_last))
+        if plan.of_last < plan.config.blocks:
+            with T.If(tile.band.unit < plan.units - 1), T.Then():
+                self._store_blocks(tile, totals, range(plan.of_last, plan.config.blocks))
+
+    def _store_blocks(self, tile: Tile, totals: Any, blocks: Sequence[int]) -> None:
+        columns, lanes = tile.tiles.columns, self._lanes
+        is_half = isinstance(totals, emit.Registers)
+        if is_half and emit.is_long(self._layer.epilogue):
+            stored = emit.on_stack(self._plan.config.blocks * columns, lanes, FLOAT16)
+            for number in range(self._plan.config.blocks * columns):
+                T.buffer_store(stored, totals[number], [number])
+            totals = stored
+        for block in blocks:
+            first = (tile.band.block + block) * lanes
+            index, behind = emit.ramp(first, lanes), emit.ramp(self._factors + first, lanes)
+            dtype = FLOAT16 if is_half else "float32"
+            factor = T.Bind(emit.in_type(self._weights[behind], dtype, lanes))
+            bias = None if self._bias is None else T.Bind(emit.in_type(self._bias[index], dtype, lanes))
+
+            def pixel(t: Any, block: int = block, factor: Any = factor, bias: Any = bias) -> None:
+                value = totals[block * columns + t] * factor
+                value = T.Bind(emit.in_type(value if bias is None else value + bias, FLOAT16, lanes))
+                self._store(value, (tile.band.image, tile.band.block + block, tile.row, tile.start + t))
+
+            if isinstance(totals, emit.Registers):
+                for t in range(columns):
+                    pixel(t)
+            else:
+                with T.serial(0, columns) as t:
+                    pixel(t)
