@@ -14,13 +14,16 @@ from numpy.typing import NDArray
 
 from toolchain.errors import BuildError
 
-MOST_PRODUCTS = 128
-"""Products of a block: more of them save little time, and each is rounded to 11 bits."""
+MOST_IN_CHAIN = 128
+"""Products that are summed one after the other: each sum is rounded to 11 bits."""
+
+MOST_PRODUCTS = 512
+"""Products whose sum is in float16: sums of some chains, which are few, so that they lose little."""
 
 MOST_OF_ROW = 256
 """Products of a row of a filter, which is never divided."""
 
-# Each of a block's sums is rounded, so that the last one may be (1 + 2^-11)^256 = 1.13 times what it is exactly.
+# Sums are rounded: the last one of a chain of 256 may be (1 + 2^-11)^256 = 1.13 times what it is exactly.
 _GREATEST_SUM = 0.85
 _POWERS = (-15, 14)  # of two, by which weights are multiplied: those by which the kernel divides are float16's
 

@@ -1,7 +1,9 @@
 """Convolutions in float16: as `direct`, but sums of up to `MOST_PRODUCTS` products are in float16.
 
-Where a tile has more of them, its sums in float32 lie on the stack, and each block of products is added to them. The
-first layer of a network reads plain float32, which is rounded first.
+Registers sum up a chain of `MOST_IN_CHAIN` products at most. Where there are more, sums of chains are added up on the
+stack, in float16 as well, and where there are more than `MOST_PRODUCTS`, those in float32. That is as exact as adding
+each chain in float32, whose conversions take two cycles each. The first layer of a network reads plain float32, which
+is rounded first.
 """
 
 from __future__ import annotations
@@ -56,13 +58,8 @@ def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -
     plan = DirectPlan(flatten(layer), config)
     ordered = direct.pack(layer, machine, config, weights.astype(np.float32))
     # [units, blocks in, height, width, lanes in, blocks, lanes]
-    rows = np.abs(ordered).sum(axis=(3, 4))
-    together = _sources_of_block(plan)
-    if together:
-        firsts = range(0, plan.sources, together)
-        sums = np.add.reduceat(rows.sum(axis=2), firsts, axis=1).max(axis=1)
-    else:
-        sums = rows.max(axis=(1, 2))
+    of_source = np.abs(ordered).sum(axis=(2, 3, 4))
+    sums = np.add.reduceat(of_source, range(0, plan.sources, _sources_of_sum(plan)), axis=1).max(axis=1)
     exponents = bounds.powers(sums).reshape(plan.units, 1, 1, 1, 1, *sums.shape[1:])
     return bounds.packed(ordered, exponents, layer.out.blocks * layer.out.lanes)
 
@@ -79,11 +76,20 @@ def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
     return emit.kernel(direct.arguments(layer, weights), body, {})
 
 
-def _sources_of_block(plan: DirectPlan) -> int:
-    """Return how many blocks of input channels are summed in float16; 0 if that is each row of the filter alone."""
+def _products(plan: DirectPlan) -> int:
+    """Return the products of a block of input channels."""
     layer = plan.layer
-    products = layer.data.lanes * layer.kernel[0] * layer.kernel[1]
-    return min(plan.sources, bounds.MOST_PRODUCTS // products)
+    return layer.data.lanes * layer.kernel[0] * layer.kernel[1]
+
+
+def _sources_of_chain(plan: DirectPlan) -> int:
+    """Return how many blocks of input channels are summed one after the other; 0 if a row of the filter is alone."""
+    return min(plan.sources, bounds.MOST_IN_CHAIN // _products(plan))
+
+
+def _sources_of_sum(plan: DirectPlan) -> int:
+    """Return how many blocks of input channels are summed in float16: some chains."""
+    return min(plan.sources, max(1, bounds.MOST_PRODUCTS // _products(plan)))
 
 
 def _round(data: Buffer, machine: Machine) -> Buffer:
@@ -108,55 +114,72 @@ class _Writer(DirectWriter):
         self._factors = factors
 
     def compute(self, tile: Tile) -> None:
-        reach, together = self.reach_of(tile), _sources_of_block(self._plan)
-        count = self._plan.config.blocks * tile.tiles.columns
-        if 0 < self._plan.sources <= together:
-            self._clear(tile, count)
-            self._add_sources(tile, reach, 0, reach.sources)
-            self._store_all(tile, tile.sums)
+        plan, reach = self._plan, self.reach_of(tile)
+        count = plan.config.blocks * tile.tiles.columns
+        if plan.sources <= _sources_of_chain(plan):
+            self._add_chain(tile, reach, 0, reach.sources)
+            self._store_all(tile, tile.sums, FLOAT16)
             return
-        totals = emit.on_stack(count, self._lanes)
-        with T.serial(0, count) as number:
-            T.buffer_store(totals, emit.splat(0.0, self._lanes), [number])
-        if together:
-            with T.serial(0, T.Bind((reach.sources + together - 1) // together)) as block:
-                first = T.Bind(block * together)
-                self._clear(tile, count)
-                self._add_sources(tile, reach, first, tirx.min(first + together, reach.sources))
-                self._flush(tile, totals, count)
-        else:
-            with T.serial(0, reach.sources) as source, T.serial(reach.begin, reach.end) as tap:
-                self._clear(tile, count)
-                self.add_row(tile, reach, source, tap)
-                self._flush(tile, totals, count)
-        self._store_all(tile, totals)
+        halves, together = self._cleared(count, FLOAT16), _sources_of_sum(plan)
+        if plan.sources <= together:
+            self._add_chains(tile, reach, 0, reach.sources, halves)
+            self._store_all(tile, halves, FLOAT16)
+            return
+        totals = self._cleared(count, "float32")
+        with T.serial(0, T.Bind((reach.sources + together - 1) // together)) as number:
+            first = T.Bind(number * together)
+            self._add_chains(tile, reach, first, T.Bind(tirx.min(first + together, reach.sources)), halves)
+            with T.serial(0, count) as index:
+                block = emit.in_type(halves[index], "float32", self._lanes)
+                T.buffer_store(totals, totals[index] + block, [index])
+                T.buffer_store(halves, emit.splat(0.0, self._lanes, FLOAT16), [index])
+        self._store_all(tile, totals, "float32")
 
-    def _add_sources(self, tile: Tile, reach: Reach, first: Expr, end: Expr) -> None:
+    def _cleared(self, count: int, dtype: str) -> Buffer:
+        buffer = emit.on_stack(count, self._lanes, dtype)
+        with T.serial(0, count) as number:
+            T.buffer_store(buffer, emit.splat(0.0, self._lanes, dtype), [number])
+        return buffer
+
+    def _add_chains(self, tile: Tile, reach: Reach, first: Expr, end: Expr, halves: Buffer) -> None:
+        """Add what some blocks of input channels give, chain by chain."""
+        together = _sources_of_chain(self._plan)
+        if together:
+            with T.serial(0, T.Bind((end - first + together - 1) // together)) as number:
+                begin = T.Bind(first + number * together)
+                self._add_chain(tile, reach, begin, T.Bind(tirx.min(begin + together, end)))
+                self._add_to(halves, tile)
+            return
+        with T.serial(first, end) as source, T.serial(reach.begin, reach.end) as tap:
+            self._clear(tile)
+            self.add_row(tile, reach, T.Bind(source), tap)
+            self._add_to(halves, tile)
+
+    def _add_chain(self, tile: Tile, reach: Reach, first: Expr, end: Expr) -> None:
+        self._clear(tile)
         with T.serial(first, end) as source, T.serial(reach.begin, reach.end) as tap:
             self.add_row(tile, reach, T.Bind(source), tap)
 
-    def _clear(self, tile: Tile, count: int) -> None:
-        for number in range(count):
+    def _clear(self, tile: Tile) -> None:
+        for number in range(self._plan.config.blocks * tile.tiles.columns):
             tile.sums[number] = emit.splat(0.0, self._lanes, FLOAT16)
 
-    def _flush(self, tile: Tile, totals: Buffer, count: int) -> None:
-        for number in range(count):
-            block = emit.in_type(tile.sums[number], "float32", self._lanes)
-            T.buffer_store(totals, totals[number] + block, [number])
+    def _add_to(self, halves: Buffer, tile: Tile) -> None:
+        for number in range(self._plan.config.blocks * tile.tiles.columns):
+            T.buffer_store(halves, halves[number] + tile.sums[number], [number])
 
     # --- results ---------------------------------------------------------------------------------------------------
 
-    def _store_all(self, tile: Tile, totals: Any) -> None:
+    def _store_all(self, tile: Tile, totals: Any, dtype: str) -> None:
         plan = self._plan
-        self._store_blocks(tile, totals, range(plan.of_last))
+        self._store_blocks(tile, totals, dtype, range(plan.of_last))
         if plan.of_last < plan.config.blocks:
             with T.If(tile.band.unit < plan.units - 1), T.Then():
-                self._store_blocks(tile, totals, range(plan.of_last, plan.config.blocks))
+                self._store_blocks(tile, totals, dtype, range(plan.of_last, plan.config.blocks))
 
-    def _store_blocks(self, tile: Tile, totals: Any, blocks: Sequence[int]) -> None:
+    def _store_blocks(self, tile: Tile, totals: Any, dtype: str, blocks: Sequence[int]) -> None:
         columns, lanes = tile.tiles.columns, self._lanes
-        is_half = isinstance(totals, emit.Registers)
-        if is_half and emit.is_long(self._layer.epilogue):
+        if isinstance(totals, emit.Registers) and emit.is_long(self._layer.epilogue):
             stored = emit.on_stack(self._plan.config.blocks * columns, lanes, FLOAT16)
             for number in range(self._plan.config.blocks * columns):
                 T.buffer_store(stored, totals[number], [number])
@@ -164,7 +187,6 @@ class _Writer(DirectWriter):
         for block in blocks:
             first = (tile.band.block + block) * lanes
             index, behind = emit.ramp(first, lanes), emit.ramp(self._factors + first, lanes)
-            dtype = FLOAT16 if is_half else "float32"
             factor = T.Bind(emit.in_type(self._weights[behind], dtype, lanes))
             bias = None if self._bias is None else T.Bind(emit.in_type(self._bias[index], dtype, lanes))
 

@@ -41,7 +41,7 @@ def pack(layer: Dense, machine: Machine, config: Config, weights: NDArray[Any]) 
     """Return weights [outputs, inputs] as the kernel reads them: those of `dense`, then factors of outputs."""
     ordered = dense.pack(layer, machine, config, weights.astype(np.float32))
     # [groups of blocks, inputs, blocks of a tile, lanes]
-    firsts = range(0, layer.inputs, bounds.MOST_PRODUCTS)
+    firsts = range(0, layer.inputs, bounds.MOST_IN_CHAIN)
     sums = np.add.reduceat(np.abs(ordered), firsts, axis=1).max(axis=1)
     exponents = bounds.powers(sums)[:, None]
     return bounds.packed(ordered, exponents, sums.size)
@@ -77,7 +77,7 @@ class _Writer(dense.DenseWriter):
         """Write the products of a tile block by block; return its sums in float32, row by row."""
         layer, blocks, lanes = self._layer, self._config.blocks, self._lanes
         step, count = self._config.inputs, rows * self._config.blocks
-        steps = bounds.MOST_PRODUCTS // step
+        steps = bounds.MOST_IN_CHAIN // step
         totals = emit.on_stack(count, lanes)
         with T.serial(0, count) as number:
             T.buffer_store(totals, emit.splat(0.0, lanes), [number])

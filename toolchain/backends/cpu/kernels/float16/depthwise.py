@@ -72,7 +72,7 @@ def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
 
 
 def _sum_type(layer: Conv) -> str:
-    return FLOAT16 if layer.kernel[0] * layer.kernel[1] <= bounds.MOST_PRODUCTS else "float32"
+    return FLOAT16 if layer.kernel[0] * layer.kernel[1] <= bounds.MOST_IN_CHAIN else "float32"
 
 
 def _machine(layer: Conv, machine: Machine) -> Machine:
