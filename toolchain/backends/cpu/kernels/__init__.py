@@ -30,6 +30,7 @@ from toolchain.backends.cpu.kernels.bfloat16 import dense as bfloat16_dense
 from toolchain.backends.cpu.kernels.float16 import conv as float16
 from toolchain.backends.cpu.kernels.float16 import dense as float16_dense
 from toolchain.backends.cpu.kernels.float16 import depthwise as float16_depthwise
+from toolchain.backends.cpu.kernels.float16 import winograd as float16_winograd
 from toolchain.backends.cpu.kernels.int8 import conv as int8_conv
 from toolchain.backends.cpu.kernels.int8 import depthwise as int8_depthwise
 from toolchain.backends.cpu.kernels.int8 import elementwise as int8_elementwise
@@ -51,11 +52,11 @@ _TEMPLATES: dict[str, ModuleType] = {
         *(int8_conv, int8_depthwise, int8_pool, int8_elementwise),
         *(sparse, sparse_dense),
         *(bfloat16, bfloat16_dense),
-        *(float16, float16_depthwise, float16_dense),
+        *(float16, float16_depthwise, float16_winograd, float16_dense),
     )
 }
 _IN_BFLOAT16 = {bfloat16.NAME, bfloat16_dense.NAME}
-_IN_FLOAT16 = {float16.NAME, float16_depthwise.NAME, float16_dense.NAME}
+_IN_FLOAT16 = {float16.NAME, float16_depthwise.NAME, float16_winograd.NAME, float16_dense.NAME}
 
 NAMES = tuple(_TEMPLATES)
 """Names of all templates."""
@@ -107,9 +108,9 @@ def is_covered(layer: Layer, without: frozenset[str] = frozenset()) -> bool:
 
 
 def _covering(layer: Layer, without: frozenset[str]) -> list[ModuleType]:
-    """List the templates that compute a layer and may be used: without Winograd's, its sums along rows may not."""
+    """List the templates that compute a layer and may be used; what leaves out Winograd's leaves out its variants."""
     if winograd.NAME in without:
-        without |= {winograd_row.NAME}
+        without |= {winograd_row.NAME, float16_winograd.NAME}
     return [template for name, template in _TEMPLATES.items() if name not in without and _covers(name, layer)]
 
 
