@@ -27,7 +27,15 @@ from toolchain.backends.cpu.layers import (
     task_of,
     to_json,
 )
-from toolchain.backends.cpu.machine import Machine, check_float16, cpu_features, llvm_target, machine, with_bfloat16, with_float16
+from toolchain.backends.cpu.machine import (
+    Machine,
+    check_float16,
+    cpu_features,
+    llvm_target,
+    machine,
+    with_bfloat16,
+    with_float16,
+)
 from toolchain.backends.graph import fold, fusion
 from toolchain.board import Board
 from toolchain.errors import InputError

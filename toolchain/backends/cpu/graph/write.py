@@ -142,10 +142,9 @@ class BlockWriter:
         activation = own_activation(value, self._lanes)
         if value not in self._converted:
             source = self._plain(value.variable)
-            layer = Map(own_activation(value, 1), activation)
-            self._converted[value] = self._new(
-                value.variable, "_blocked", activation.shape, self._kernels.call(layer, [source]), self._dtype(activation)
-            )
+            call = self._kernels.call(Map(own_activation(value, 1), activation), [source])
+            dtype = self._dtype(activation)
+            self._converted[value] = self._new(value.variable, "_blocked", activation.shape, call, dtype)
         return activation, self._converted[value]
 
     def _write_buffer(self, layer: ImageLayer, arguments: Sequence[Any], value: Value) -> None:

@@ -280,8 +280,8 @@ class _TransposeWriter(_MapWriter):
             for number in range(lanes)
         ]
         for channel, row in enumerate(emit.transpose(pixels)[:channels]):
-            row = emit.in_type(row, self._layer.out.dtype, lanes)
-            T.buffer_store(self._out, row, [emit.ramp(self._plain(image, block, channel, first), lanes)])
+            numbers = emit.in_type(row, self._layer.out.dtype, lanes)
+            T.buffer_store(self._out, numbers, [emit.ramp(self._plain(image, block, channel, first), lanes)])
 
     def _pixel(self, image: Expr, block: Expr, pixel: Expr, channels: int) -> None:
         """Write one pixel of a block, channel by channel; all at once where they lie together."""

@@ -5,7 +5,6 @@ Data and results are plain rows of float32, as other operations have them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np

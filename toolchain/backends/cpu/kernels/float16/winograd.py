@@ -1,4 +1,4 @@
-"""Winograd convolution in float16: as `winograd`, but transformed inputs and weights are float16, and so are short sums.
+"""Winograd convolution in float16: as `winograd`, but transformed inputs, weights and short sums are float16.
 
 Inputs are transformed in float16, times a power of two that keeps them within its range. Sums of a few products are in
 float16, those of some of these too, and the rest in float32, as is the transform of the products: what lies between the
@@ -29,7 +29,8 @@ NAME = "float16_winograd"
 
 _CHAIN = 4  # blocks of input channels that are summed in registers
 _SUM = 16  # blocks whose sum is in float16
-_POWERS = {2: 2, 4: 5}  # by the size of a tile: of two, by which inputs are divided; transforms make 4 and 20.25 times as much
+# By the size of a tile: the power of two by which inputs are divided, since transforms enlarge them 4 and 20.25 times.
+_POWERS = {2: 2, 4: 5}
 
 
 def covers(layer: Layer) -> bool:

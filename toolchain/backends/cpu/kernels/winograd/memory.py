@@ -10,7 +10,6 @@ from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 
 from toolchain.backends.cpu.kernels import emit
 
-
 _BYTES = {"float32": 4, "float16": 2}
 
 

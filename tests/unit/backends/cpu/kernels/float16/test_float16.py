@@ -1,17 +1,15 @@
-"""Kernels in float16, computed by this machine's LLVM, against ONNX Runtime's float32; and what Arm's LLVM makes of them."""
+"""Kernels in float16, computed by this machine, against ONNX Runtime's float32; and their code for Arm."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from tests.support.cpu_kernels import applied, assembly, blocked, by_channel, one_node, random, run, unblocked
 from tests.support.cpu_bytes import CORTEX_A76
+from tests.support.cpu_kernels import applied, assembly, blocked, by_channel, one_node, random, run, unblocked
 from toolchain.backends.cpu import kernels
-from toolchain.backends.cpu.kernels import Choice
 from toolchain.backends.cpu.kernels.float16 import bounds
 from toolchain.backends.cpu.layers import Activation, Conv, Dense, Map, Pool, PostOp, in_float16
 from toolchain.backends.cpu.machine import Machine, with_float16
@@ -26,7 +24,7 @@ def image(channels, height=9, width=7, lanes=LANES, **more):
     return Activation(1, channels, height, width, lanes, **more)
 
 
-def conv(inputs, outputs, kernel=(1, 1), lanes=LANES, size=(9, 7), **more):
+def conv(inputs, outputs, kernel=(1, 1), lanes=LANES, size=(5, 7), **more):
     """Return a convolution that keeps the size of its image, as far as the strides do."""
     padding = tuple(extent // 2 for extent in kernel) * 2
     strides = more.get("strides", (1, 1))
@@ -45,7 +43,8 @@ def computed(layer, choice):
     for number, op in enumerate(op for op in layer.epilogue if op.takes_argument):
         shape = (1, layer.out.channels, layer.out.height, layer.out.width) if op.other else (layer.out.channels,)
         others.append(random(shape, 3 + number))
-        arrays.append(blocked(others[-1], op.other).astype("float16") if op.other else by_channel(others[-1], layer.out))
+        other = blocked(others[-1], op.other).astype("float16") if op.other else by_channel(others[-1], layer.out)
+        arrays.append(other)
     function = kernels.kernel(layer, MACHINE, choice)
     result = run(function, arrays, np.full(layer.out.shape, np.nan, np.float16))
     shape = {"pads": layer.padding, "strides": layer.strides, "dilations": layer.dilation, "group": layer.groups}
@@ -63,13 +62,13 @@ LAYERS = {
     "several-chains": conv(200, 16, bias=True),
     "several-sums": conv(1040, 8, size=(3, 3), epilogue=RELU),
     "3x3": conv(20, 16, (3, 3), strides=(2, 2), bias=True, epilogue=RELU),
-    "5x5": conv(16, 24, (5, 5), bias=True, epilogue=(PostOp("silu"),)),
+    "5x5": conv(16, 24, (5, 5), size=(5, 4), bias=True, epilogue=(PostOp("silu"),)),
     "first": conv(3, 16, (3, 3), lanes=1, strides=(2, 2), bias=True, epilogue=(PostOp("clip", (0.0, 6.0)),)),
     "grouped": conv(32, 32, (3, 3), groups=4, bias=True),
-    "residual": conv(16, 16, bias=True, epilogue=(PostOp("add", other=image(16, dtype="float16")), *RELU)),
-    "per-channel": conv(16, 16, epilogue=(PostOp("leaky_relu", (0.1,)), PostOp("scale"), PostOp("shift"))),
+    "residual": conv(16, 16, bias=True, epilogue=(PostOp("add", other=image(16, 5, 7, dtype="float16")), *RELU)),
+    "per-channel": conv(16, 16, size=(3, 4), epilogue=(PostOp("leaky_relu", (0.1,)), PostOp("scale"), PostOp("shift"))),
     "depthwise": conv(24, 24, (3, 3), groups=24, bias=True, epilogue=RELU),
-    "depthwise-large": conv(8, 8, (13, 13), size=(15, 15), groups=8, bias=True),
+    "depthwise-large": conv(8, 8, (13, 13), size=(9, 3), groups=8, bias=True),
 }
 
 
@@ -149,18 +148,18 @@ def test_layouts_change_together_with_the_type(size):
     np.testing.assert_array_equal(second, data.astype(np.float16).astype(np.float32))
 
 
-@pytest.mark.parametrize("name", ["pointwise", "first", "depthwise"])
-def test_arm_cores_multiply_eight_numbers_at_once_and_spill_none(name):
+@pytest.mark.parametrize("name", ["several-chains", "depthwise"])
+def test_arm_cores_multiply_eight_numbers_at_once_and_spill_none_meanwhile(name):
     layer = LAYERS[name]
     text = assembly(kernels.kernel(layer, MACHINE, kernels.default(layer, MACHINE)), CORTEX_A76)
-    assert re.search(r"fmla\s+v\d+\.8h", text)
-    assert not re.search(r"fmla\s+v\d+\.4s", text)
-    assert not re.search(r"str\s+q\d+, \[sp", text)
-    assert "__extendhfsf2" not in text
+    kinds = ["m" if re.search(r"fmla\tv\d+\.8h", line) else "s" if "[sp" in line else "." for line in text.splitlines()]
+    assert kinds.count("m") > 50
+    assert not re.search("m.?s.?m", "".join(kinds))
+    assert not re.search(r"fmla\tv\d+\.4s|\tbl\t__", text)
 
 
 def test_records_tell_precisions_apart():
     layer = Conv(image(24), image(40), (1, 1))
-    assert kernels.default(replace(in_float16(layer)), MACHINE).template == "float16"
+    assert kernels.default(in_float16(layer), MACHINE).template == "float16"
     assert not kernels.fits(layer, kernels.default(in_float16(layer), MACHINE))
-    assert not kernels.fits(in_float16(layer), Choice("direct", None))
+    assert not kernels.fits(in_float16(layer), kernels.default(layer, MACHINE))
