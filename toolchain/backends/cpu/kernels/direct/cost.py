@@ -43,6 +43,7 @@ _SHARES = (1, 2, 4, 8)  # bands for each core
 
 _UNROLLED = 250  # multiply-adds of a row of the filter up to which LLVM unrolls the taps: then data is held for all
 _SPARE = 2  # registers for what is under way, where vectors are used element by element
+_AHEAD = 4  # registers for pixels of plain float16 that are loaded ahead
 _CROWDED = 1.25  # times the registers: what may be held then
 
 
@@ -147,6 +148,10 @@ def _fits(plan: DirectPlan, registers: int) -> bool:
         # LLVM loads weights of several channels ahead, and without a fused multiply-add it needs room for products.
         is_tall = blocks > columns < plan.layer.out.width
         return not is_tall and columns * blocks + blocks + columns + _SPARE <= registers
+    if plan.layer.is_half and DirectPlan(plan.layer, Config(1, 1, 1, 1)).is_by_pixel(registers):
+        # LLVM loads pixels ahead in vectors, and more of them where each is used for one block alone.
+        used = columns * blocks + plan.layer.kernel[1] * blocks
+        return used + _AHEAD <= registers and (blocks > 1 or plan.layer.out.blocks == 1)
     if plan.is_by_pixel(registers):
         return True
     taps = plan.layer.kernel[1]
