@@ -22,6 +22,7 @@ from toolchain.backends.cpu.kernels.direct.plan import Config, DirectPlan, flatt
 from toolchain.backends.cpu.kernels.direct.writer import DirectWriter, Reach, Tile
 from toolchain.backends.cpu.kernels.emit import Argument, Buffer, Expr
 from toolchain.backends.cpu.kernels.float16 import bounds
+from toolchain.backends.cpu.kernels.float16.emit import rounded, zeros_on_stack
 from toolchain.backends.cpu.layers import FLOAT16, Conv, Layer
 from toolchain.backends.cpu.machine import Machine, half_registers
 
@@ -69,8 +70,8 @@ def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
     factors = math.prod(plan.packed)
 
     def body(data: Buffer, *buffers: Buffer) -> None:
-        rounded = _round(data, machine) if layer.data.dtype != FLOAT16 else data
-        _Writer(plan, half_registers(machine), (rounded, *buffers), factors).write()
+        numbers = rounded(data, machine.lanes) if layer.data.dtype != FLOAT16 else data
+        _Writer(plan, half_registers(machine), (numbers, *buffers), factors).write()
 
     weights = Argument("weights", (factors + layer.out.blocks * layer.out.lanes,), FLOAT16)
     return emit.kernel(direct.arguments(layer, weights), body, {})
@@ -92,19 +93,6 @@ def _sources_of_sum(plan: DirectPlan) -> int:
     return min(plan.sources, max(1, bounds.MOST_PRODUCTS // _products(plan)))
 
 
-def _round(data: Buffer, machine: Machine) -> Buffer:
-    """Write the rounding of plain data, and return the buffer with the result."""
-    size, lanes = int(data.shape[0]), machine.lanes
-    rounded = emit.flat(T.alloc_buffer((size,), FLOAT16))
-    vectors = size // lanes
-    with emit.shared(vectors, 3 * vectors) as number:
-        index = emit.ramp(number * lanes, lanes)
-        T.buffer_store(rounded, emit.in_type(data[index], FLOAT16, lanes), [index])
-    for number in range(vectors * lanes, size):
-        T.buffer_store(rounded, emit.in_type(data[number], FLOAT16, 1), [number])
-    return rounded
-
-
 class _Writer(DirectWriter):
     sum_dtype = FLOAT16
 
@@ -120,12 +108,12 @@ class _Writer(DirectWriter):
             self._add_chain(tile, reach, 0, reach.sources)
             self._store_all(tile, tile.sums, FLOAT16)
             return
-        halves, together = self._cleared(count, FLOAT16), _sources_of_sum(plan)
+        halves, together = zeros_on_stack(count, self._lanes, FLOAT16), _sources_of_sum(plan)
         if plan.sources <= together:
             self._add_chains(tile, reach, 0, reach.sources, halves)
             self._store_all(tile, halves, FLOAT16)
             return
-        totals = self._cleared(count, "float32")
+        totals = zeros_on_stack(count, self._lanes, "float32")
         with T.serial(0, T.Bind((reach.sources + together - 1) // together)) as number:
             first = T.Bind(number * together)
             self._add_chains(tile, reach, first, T.Bind(tirx.min(first + together, reach.sources)), halves)
@@ -134,12 +122,6 @@ class _Writer(DirectWriter):
                 T.buffer_store(totals, totals[index] + block, [index])
                 T.buffer_store(halves, emit.splat(0.0, self._lanes, FLOAT16), [index])
         self._store_all(tile, totals, "float32")
-
-    def _cleared(self, count: int, dtype: str) -> Buffer:
-        buffer = emit.on_stack(count, self._lanes, dtype)
-        with T.serial(0, count) as number:
-            T.buffer_store(buffer, emit.splat(0.0, self._lanes, dtype), [number])
-        return buffer
 
     def _add_chains(self, tile: Tile, reach: Reach, first: Expr, end: Expr, halves: Buffer) -> None:
         """Add what some blocks of input channels give, chain by chain."""

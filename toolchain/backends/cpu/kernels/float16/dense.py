@@ -16,14 +16,13 @@ from toolchain.backends.cpu.kernels import dense, emit
 from toolchain.backends.cpu.kernels.dense import Config
 from toolchain.backends.cpu.kernels.emit import Argument, Buffer, Expr
 from toolchain.backends.cpu.kernels.float16 import bounds
+from toolchain.backends.cpu.kernels.float16.emit import rounded, zeros_on_stack
 from toolchain.backends.cpu.layers import FLOAT16, Dense, Layer
 from toolchain.backends.cpu.machine import Machine, half_registers
 
 __all__ = ["NAME", "Config", "configs", "covers", "kernel", "pack"]
 
 NAME = "float16_dense"
-
-_ROUNDING = 3  # vector operations that load, round and store
 
 
 def covers(layer: Layer) -> bool:
@@ -51,22 +50,10 @@ def kernel(layer: Dense, machine: Machine, config: Config) -> tirx.PrimFunc:
     outputs = groups * blocks * lanes
 
     def body(data: Buffer, *buffers: Buffer) -> None:
-        _Writer(layer, half_registers(machine), config, (_round(layer, machine, data), *buffers)).write()
+        _Writer(layer, half_registers(machine), config, (rounded(data, machine.lanes), *buffers)).write()
 
     weights = Argument("weights", (outputs * inputs + outputs,), FLOAT16)
     return emit.kernel(dense.arguments(layer, weights), body, {})
-
-
-def _round(layer: Dense, machine: Machine, data: Buffer) -> Buffer:
-    """Write the rounding of all rows, and return the buffer with the result."""
-    lanes, size = machine.lanes, layer.rows * layer.inputs
-    rounded = emit.flat(T.alloc_buffer((size,), FLOAT16))
-    with emit.shared(size // lanes, _ROUNDING * size / lanes) as number:
-        index = emit.ramp(number * lanes, lanes)
-        T.buffer_store(rounded, emit.in_type(data[index], FLOAT16, lanes), [index])
-    for number in range(size // lanes * lanes, size):
-        T.buffer_store(rounded, emit.in_type(data[number], FLOAT16, 1), [number])
-    return rounded
 
 
 class _Writer(dense.DenseWriter):
@@ -77,9 +64,7 @@ class _Writer(dense.DenseWriter):
         layer, blocks, lanes = self._layer, self._config.blocks, self._lanes
         step, count = self._config.inputs, rows * self._config.blocks
         steps = bounds.MOST_IN_CHAIN // step
-        totals = emit.on_stack(count, lanes)
-        with T.serial(0, count) as number:
-            T.buffer_store(totals, emit.splat(0.0, lanes), [number])
+        totals = zeros_on_stack(count, lanes, "float32")
 
         def add(first: Expr, inputs: int, rest: int) -> None:
             sums = self.products(group, tile, row, rows, first, inputs, rest)

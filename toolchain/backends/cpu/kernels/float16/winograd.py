@@ -18,6 +18,7 @@ from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 from toolchain.backends.cpu.kernels import direct, emit, winograd
 from toolchain.backends.cpu.kernels.emit import Argument
 from toolchain.backends.cpu.kernels.float16 import bounds
+from toolchain.backends.cpu.kernels.float16.emit import zeros_on_stack
 from toolchain.backends.cpu.kernels.winograd import plan as winograd_plan
 from toolchain.backends.cpu.kernels.winograd.plan import Config, WinogradPlan
 from toolchain.backends.cpu.layers import FLOAT16, Conv, Layer
@@ -86,7 +87,7 @@ class _Writer(winograd.WinogradWriter):
         if blocks <= _CHAIN:
             chain(0, blocks)
             return [emit.in_type(sums[number], "float32", lanes) for number in range(count)]
-        halves = self._cleared(count, FLOAT16)
+        halves = zeros_on_stack(count, lanes, FLOAT16)
 
         def chains(first: Any, end: Any) -> None:
             with T.serial(0, T.Bind((end - first + _CHAIN - 1) // _CHAIN)) as number:
@@ -98,7 +99,7 @@ class _Writer(winograd.WinogradWriter):
         if blocks <= _SUM:
             chains(0, blocks)
             return [emit.in_type(halves[number], "float32", lanes) for number in range(count)]
-        totals = self._cleared(count, "float32")
+        totals = zeros_on_stack(count, lanes, "float32")
         with T.serial(0, -(-blocks // _SUM)) as number:
             first = T.Bind(number * _SUM)
             chains(first, T.Bind(tirx.min(first + _SUM, blocks)))
@@ -106,12 +107,6 @@ class _Writer(winograd.WinogradWriter):
                 T.buffer_store(totals, totals[index] + emit.in_type(halves[index], "float32", lanes), [index])
                 T.buffer_store(halves, emit.splat(0.0, lanes, FLOAT16), [index])
         return [totals[number] for number in range(count)]
-
-    def _cleared(self, count: int, dtype: str) -> Any:
-        buffer = emit.on_stack(count, self._lanes, dtype)
-        with T.serial(0, count) as number:
-            T.buffer_store(buffer, emit.splat(0.0, self._lanes, dtype), [number])
-        return buffer
 
     def finish(self, block: Any) -> Callable[[Any], Any]:
         lanes = self._lanes
