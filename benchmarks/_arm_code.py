@@ -14,7 +14,7 @@ _END = re.compile(r"(ret|br|bx|b|udf|brk)\b|pop\s.*pc\}|ldm.*pc\}")
 _POINTER_TO_STACK = re.compile(r"(?:add|sub|mov)\s+(?P<to>\w+), sp\b")
 _WRITTEN = re.compile(r"[a-z0-9.]+\s+(?P<to>[wxr]\d+|lr|ip)\b")
 
-_MULTIPLY_ADD = re.compile(r"fml[as]\s+v\d+\.4s|v(fma|fms|mla|mls)\.f32\s+q")
+_MULTIPLY_ADD = re.compile(r"fml[as]\s+v\d+\.(4s|8h)|v(fma|fms|mla|mls)\.f32\s+q")
 _MULTIPLY = re.compile(r"fmul\s+v\d+\.4s|vmul\.f32\s+q")
 _LOAD = re.compile(r"v?ld")
 _STORE = re.compile(r"v?st")

@@ -197,7 +197,7 @@ class KernelOptions:
         if float16 and self.bfloat16:
             raise InputError(
                 "--bfloat16 cannot be combined with --float16 and --half-sums",
-                hint="--bfloat16 is for x86-64 CPUs, the others are for GPUs",
+                hint="--bfloat16 is for x86-64 CPUs, --float16 for GPUs and Arm CPUs, --half-sums for GPUs",
             )
         return {"float16": float16, "half_sums": self.half_sums, "bfloat16": self.bfloat16}
 

@@ -39,7 +39,7 @@ from toolchain.records.tasks import called, layer_of
 from toolchain.tensors import Tensors
 
 _LISTED_WEIGHTS = 3
-_PIPELINES = {"float16": "default", "bfloat16": PIPELINE}  # of kernels that this machine runs: a GPU's, and a CPU's
+_GPU_PIPELINE = "default"  # of a GPU's kernels that this machine runs
 _MAX_OPERATIONS = 1e18  # `bundle.kernels` reads numbers of up to 18 digits
 
 
@@ -378,7 +378,8 @@ def compare_in_half(
     unknown = InHalf(reference.runtime, _input_text(request), (), format=reduced)
     request.progress(stage(f"computing in {unknown.precision} on this machine"))
     try:
-        call = _open(request.backend.on_cpu(module), imported, _PIPELINES[reduced])
+        pipeline = PIPELINE if request.board.backend == "cpu" else _GPU_PIPELINE
+        call = _open(request.backend.on_cpu(module), imported, pipeline)
         pairs = imported.source.states
         call = states.sequence(call, imported.source.inputs, pairs) if pairs else call
         outputs = call(reference.inputs)

@@ -16,8 +16,26 @@ from toolchain.backends.base import EXAMPLES, Backend, Choice, Templates
 from toolchain.backends.cpu import graph, kernels, precision, schedule
 from toolchain.backends.cpu.graph import linear_order
 from toolchain.backends.cpu.graph.rewriting import fold_except_bytes
-from toolchain.backends.cpu.layers import Attention, Conv, Dense, Layer, Pool, from_json, task_of, to_json
-from toolchain.backends.cpu.machine import Machine, cpu_features, llvm_target, machine, with_bfloat16
+from toolchain.backends.cpu.layers import (
+    Attention,
+    Conv,
+    Dense,
+    Layer,
+    Pool,
+    from_json,
+    precision_of,
+    task_of,
+    to_json,
+)
+from toolchain.backends.cpu.machine import (
+    Machine,
+    check_float16,
+    cpu_features,
+    llvm_target,
+    machine,
+    with_bfloat16,
+    with_float16,
+)
 from toolchain.backends.graph import fold, fusion
 from toolchain.board import Board
 from toolchain.errors import InputError
@@ -75,10 +93,10 @@ class CpuTemplates:
     def operator(self, layer: str) -> str:
         """Name what a layer does."""
         described = from_json(layer)
-        prefix = "bfloat16_" if isinstance(described, (Conv, Dense)) and described.bfloat16 else ""
+        precision = precision_of(described)
+        prefix = f"{precision}_" if precision else ""
         if isinstance(described, (Attention, Dense, Recurrence)):
             return prefix + type(described).__name__.lower()
-        prefix = "int8_" if described.is_quantized else prefix
         if isinstance(described, Conv):
             if described.is_depthwise:
                 return f"{prefix}depthwise_conv2d"
@@ -93,6 +111,9 @@ class CpuTemplates:
 
 
 # --- the backend -----------------------------------------------------------------------------------------------------
+
+
+_FLOAT16_FEATURES = ("fphp", "asimdhp")  # Linux's names for arithmetic in half precision, of numbers and of vectors
 
 
 class Cpu(Backend):
@@ -111,13 +132,28 @@ class Cpu(Backend):
         """
         if self.board.target.bfloat16:
             _check_bfloat16(self.board)
-        return llvm_target(self.board)
+        if self.board.target.half_sums and self.board.backend == "cpu":
+            raise InputError(
+                f"board {self.board.name} is a CPU, which always sums up in half precision with --float16",
+                hint="use --float16 instead of --half-sums",
+            )
+        target = llvm_target(self.board)
+        if self._in_float16:
+            check_float16(target, self.board.name)
+        return target
 
     @cached_property
     def machine(self) -> Machine:
         """The board's CPU."""
         described = machine(self.host)
+        if self._in_float16:
+            return with_float16(described)
         return with_bfloat16(described, self.host) if self.board.target.bfloat16 else described
+
+    @property
+    def _in_float16(self) -> bool:
+        """Whether the CPU computes in float16; other processors of a board may do so without it."""
+        return self.board.target.float16 and self.board.backend == "cpu"
 
     @property
     def target(self) -> tvm.target.Target:
@@ -126,7 +162,8 @@ class Cpu(Backend):
     @property
     def cpu_features(self) -> tuple[str, ...]:
         """The /proc/cpuinfo flags that the compiled code requires."""
-        return cpu_features(self.board)
+        features = cpu_features(self.board)
+        return tuple(dict.fromkeys((*features, *_FLOAT16_FEATURES))) if self._in_float16 else features
 
     @cached_property
     def cpu_templates(self) -> CpuTemplates:
@@ -146,12 +183,12 @@ class Cpu(Backend):
         """Rewrite an imported Relax module into calls of kernels; fused ones say which arguments are weights.
 
         Raises:
-            InputError: The board file asks for half precision.
+            InputError: The board file asks for half precision, and the CPU has none, or the model is quantized.
         """
-        if self.board.target.float16:
+        if self._in_float16 and precision.is_quantized(module):
             raise InputError(
-                f"board {self.board.name} computes on its CPU, whose kernels use float32 or int8",
-                hint="leave --float16 out; a quantized model runs in int8",
+                "a quantized model does not compute in half precision",
+                hint="leave --float16 out; the model runs in int8, which is faster",
             )
         if not self.machine.dot:
             return self.lowered_floats(module)
@@ -183,7 +220,7 @@ class Cpu(Backend):
 
     def schedule(self, module: tvm.IRModule) -> tvm.IRModule:
         """Schedule the kernels that no template computes, as they are where nothing was tuned."""
-        return schedule.schedule(module, self.host, self.machine.lanes)
+        return schedule.schedule(module, self.host, self.machine.float32_lanes)
 
     def apply_choices(self, module: tvm.IRModule, choices: Mapping[str, Choice]) -> tvm.IRModule:
         """Write the kernels of a lowered module, pack the weights as they want them, and schedule the rest."""
@@ -199,15 +236,18 @@ class Cpu(Backend):
         return self.schedule(graph.emit_kernels(module, self.machine, choose))
 
     def remarks(self, module: tvm.IRModule) -> Sequence[str]:
-        """Name the kernels with products that stay in float32, if the board file asks for bfloat16."""
-        return [precision.summary(module)] if self.machine.bfloat16 else ()
+        """Name the kernels with products that stay in float32, if the board file asks for a reduced precision."""
+        reduced = "bfloat16" if self.machine.bfloat16 else "float16" if self.machine.float16 else ""
+        return [precision.summary(module, reduced)] if reduced else ()
 
     def on_cpu(self, module: tvm.IRModule) -> tvm.IRModule:
-        """Return scheduled kernels that compute in bfloat16 without the instruction.
+        """Return scheduled kernels that compute in bfloat16 or float16 without the instructions for it.
 
         Raises:
             InputError: Other kernels need instructions that this machine lacks.
         """
+        if self.machine.float16:
+            return precision.without_target(module)
         return precision.on_any_x86(module, self.machine, self.host)
 
     @property

@@ -10,10 +10,13 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from toolchain.models.converters.sequence import recurrence
 from toolchain.models.converters.sequence.recurrence import Recurrence
+
+FLOAT16 = "float16"
+"""Element type of blocked tensors on boards that compute in half precision."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,11 @@ class _ImageLayer:
         """Whether it reads or writes bytes."""
         return self.data.is_bytes or self.out.is_bytes
 
+    @property
+    def is_half(self) -> bool:
+        """Whether it reads or writes float16."""
+        return FLOAT16 in {self.data.dtype, self.out.dtype}
+
 
 @dataclass(frozen=True)
 class Conv(_ImageLayer):
@@ -199,6 +207,7 @@ class Dense:
         vectors: Vectors of weights (as many outputs as a vector has lanes, one input) that are not all zero, where
             leaving out the others may pay; 0 elsewhere.
         bfloat16: Whether data and weights are rounded to bfloat16; sums are in float32.
+        float16: Whether data and weights are rounded to float16; the result is in float32.
     """
 
     rows: int
@@ -208,6 +217,7 @@ class Dense:
     epilogue: tuple[PostOp, ...] = ()
     vectors: int = 0
     bfloat16: bool = False
+    float16: bool = False
 
     @property
     def weights_shape(self) -> tuple[int, int]:
@@ -367,8 +377,8 @@ def to_json(layer: Layer) -> str:
         if isinstance(layer, Conv) and not document[name]:
             del document[name]
     if isinstance(layer, (Conv, Dense)):
-        for name in ("vectors", "bfloat16"):
-            if not document[name]:
+        for name in ("vectors", "bfloat16", "float16"):
+            if not document.get(name, True):
                 del document[name]
     return json.dumps(document, sort_keys=True, separators=(",", ":"))
 
@@ -420,3 +430,35 @@ def task_of(layer: Layer) -> Layer:
 
 def _with_arguments(epilogue: tuple[PostOp, ...]) -> tuple[PostOp, ...]:
     return tuple(op for op in epilogue if op.takes_argument)
+
+
+# --- precisions ------------------------------------------------------------------------------------------------------
+
+
+def precision_of(layer: Layer) -> str:
+    """Return what a layer computes in: `int8`, `bfloat16` or `float16`; empty for float32."""
+    if isinstance(layer, (Conv, Dense)) and layer.bfloat16:
+        return "bfloat16"
+    if isinstance(layer, Dense):
+        return FLOAT16 if layer.float16 else ""
+    if isinstance(layer, (Attention, Recurrence)):
+        return ""
+    return "int8" if layer.is_quantized else FLOAT16 if isinstance(layer, Conv) and layer.is_half else ""
+
+
+_Layer = TypeVar("_Layer", bound=Layer)
+
+
+def in_float16(layer: _Layer) -> _Layer:
+    """Return a layer whose tensors in blocks are in float16; plain ones stay in float32."""
+
+    def rounded(activation: Activation) -> Activation:
+        is_blocked = activation.lanes > 1 and activation.dtype == "float32"
+        return replace(activation, dtype=FLOAT16) if is_blocked else activation
+
+    if isinstance(layer, Dense):
+        return replace(layer, float16=True)
+    if isinstance(layer, (Attention, Recurrence)):
+        return layer
+    epilogue = tuple(replace(op, other=rounded(op.other)) if op.other else op for op in layer.epilogue)
+    return replace(layer, data=rounded(layer.data), out=rounded(layer.out), epilogue=epilogue)

@@ -38,6 +38,8 @@ class Machine:
         rounds: Whether an instruction rounds floats to whole numbers; see `numerics`.
         bfloat16: How layers in bfloat16 add the products of pairs: by an instruction, or by several; empty if no layer
             is in bfloat16.
+        float16: Whether tensors in blocks, and products, are in float16; then `lanes` are those of 16 bits, and a
+            vector of as many float32 takes two of the processor's registers, so that `registers` are half of them.
     """
 
     lanes: int
@@ -51,6 +53,12 @@ class Machine:
     vmla: bool = False
     rounds: bool = True
     bfloat16: Bfloat16 = ""
+    float16: bool = False
+
+    @property
+    def float32_lanes(self) -> int:
+        """32-bit floats in one vector register, whatever tensors in blocks are."""
+        return self.lanes // 2 if self.float16 else self.lanes
 
     @property
     def widens(self) -> bool:
@@ -108,6 +116,39 @@ def with_bfloat16(machine: Machine, target: tvm.target.Target) -> Machine:
     """Return the x86-64 processor of a target, with layers in bfloat16."""
     has_instruction = "avx512bf16" in {str(name) for name in codegen.llvm_get_cpu_features(target)}
     return replace(machine, bfloat16="vdpbf16ps" if has_instruction else "portable")
+
+
+def check_float16(target: tvm.target.Target, board: str) -> None:
+    """Check that the kernels in float16 are for a processor.
+
+    Args:
+        target: The processor.
+        board: The board's name.
+
+    Raises:
+        InputError: It has no arithmetic in half precision, or is not a 64-bit Arm core.
+    """
+    processor = architecture.of_triple(str(target.attrs["mtriple"]))
+    if (processor.isa, processor.bits) != (Isa.ARM, 64):
+        raise InputError(
+            f"board {board} does not compute in half precision: only the kernels for 64-bit Arm CPUs and for GPUs do",
+            hint="leave --float16 out",
+        )
+    if "fullfp16" not in {str(feature) for feature in codegen.llvm_get_cpu_features(target)}:
+        raise InputError(
+            f"the CPU of board {board}, {target.attrs['mcpu']}, has no arithmetic in half precision",
+            hint="leave --float16 out; cores from Cortex-A55 and A76 on have it",
+        )
+
+
+def with_float16(machine: Machine) -> Machine:
+    """Return a processor with tensors in blocks in float16."""
+    return replace(machine, lanes=2 * machine.lanes, registers=machine.registers // 2, dot="", float16=True)
+
+
+def half_registers(machine: Machine) -> Machine:
+    """Return a processor of `with_float16` as layers that compute in float16 see it: with all of its registers."""
+    return replace(machine, registers=2 * machine.registers)
 
 
 # --- the LLVM target -------------------------------------------------------------------------------------------------

@@ -70,14 +70,16 @@ class Functions:
     Attributes:
         keep: Binds a value that is used several times, and returns the variable.
         lanes: Elements of a vector; 1 in a loop that is vectorized afterwards.
+        dtype: Type of the elements; only limits and products are for others than float32.
     """
 
     keep: Keep
     lanes: int = 1
+    dtype: str = "float32"
 
     def number(self, value: float) -> Expr:
         """Return a vector of one number."""
-        return splat(float(value), self.lanes)
+        return splat(float(value), self.lanes, self.dtype)
 
     def clipped(self, x: Expr, low: float, high: float) -> Expr:
         """Return numbers between limits; a NaN stays one, see `numerics.with_nan`."""

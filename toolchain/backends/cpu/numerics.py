@@ -27,7 +27,7 @@ _KINDS = {prim.Max: "llvm.maximum", prim.Min: "llvm.minimum"}
 
 
 def with_nan(function: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc:
-    """Let NaNs through the limits of a kernel, which are maxima and minima of a float32 and a constant.
+    """Let NaNs through the limits of a kernel, which are maxima and minima of floats and a constant.
 
     No NaN is to become an integer, though, of which each processor makes another: at the last limit before that, the
     least there is takes its place, as in ONNX Runtime's QuantizeLinear.
@@ -41,7 +41,7 @@ def with_nan(function: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc:
         dtype = str(limit.ty.dtype)
         if not dtype.startswith("float") or not is_limit(limit.b):
             return limit
-        if machine.limits_nan and dtype.startswith("float32"):
+        if machine.limits_nan and dtype.startswith(("float32", "float16") if machine.float16 else "float32"):
             return tirx.call_llvm_pure_intrin(limit.ty.dtype, _KINDS[type(limit)], limit.a, limit.b)
         return type(limit)(limit.b, limit.a)
 

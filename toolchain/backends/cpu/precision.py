@@ -1,4 +1,4 @@
-"""What of a network is computed in bfloat16, and how to compute it on a processor without the instruction."""
+"""What of a network is computed in bfloat16 or float16, and how this machine computes it without the instructions."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from tvm.target import codegen
 from toolchain.backends.cpu.graph.rewriting import ENTRY
 from toolchain.backends.cpu.kernels.bfloat16.emit import with_portable_definitions
 from toolchain.backends.cpu.machine import Machine
+from toolchain.backends.graph.values import name_of
 from toolchain.errors import InputError
 
 _PRODUCTS = re.compile(r"(?!int8_).*(conv|dense|matmul|attention|_kernel)")
-_PREFIX = "bfloat16_"
 _CALLS = {"relax.call_tir", "relax.call_tir_inplace"}
 _X86 = "llvm.x86."
 
 
-def summary(module: tvm.IRModule) -> str:
-    """Say how many kernels with products are in bfloat16, and name the others.
+def summary(module: tvm.IRModule, reduced: str) -> str:
+    """Say how many kernels with products are in a reduced precision, and name the others.
 
     Args:
         module: A Relax module of scheduled kernels.
+        reduced: `bfloat16` or `float16`.
     """
+    prefix = f"{reduced}_"
     calls: Counter[str] = Counter()
 
     def count(node: Any) -> None:
@@ -36,14 +38,30 @@ def summary(module: tvm.IRModule) -> str:
 
     relax.analysis.post_order_visit(module[ENTRY], count)
     products = {name: number for name, number in calls.items() if _PRODUCTS.match(name)}
-    rounded = sum(number for name, number in products.items() if name.startswith(_PREFIX))
+    rounded = sum(number for name, number in products.items() if name.startswith(prefix))
     others = [
         f"{name} ({number})" if number > 1 else name
         for name, number in sorted(products.items())
-        if not name.startswith(_PREFIX)
+        if not name.startswith(prefix)
     ]
-    line = f"{rounded} of {sum(products.values())} kernels with products are in bfloat16"
+    line = f"{rounded} of {sum(products.values())} kernels with products are in {reduced}"
     return f"{line}; in float32: {', '.join(others)}" if others else line
+
+
+def is_quantized(module: tvm.IRModule) -> bool:
+    """Whether an imported module rounds numbers to bytes."""
+    names: set[str] = set()
+    relax.analysis.post_order_visit(module[ENTRY], lambda node: names.add(name_of(node)))
+    return bool(names & {"quantize", "dequantize"})
+
+
+def without_target(module: tvm.IRModule) -> tvm.IRModule:
+    """Return a module of scheduled kernels in float16 for this machine: LLVM has code for all that they do."""
+    functions = {
+        variable: function.without_attr("target") if isinstance(function, tirx.PrimFunc) else function
+        for variable, function in module.functions_items()
+    }
+    return tvm.IRModule(functions, module.attrs, module.global_infos)
 
 
 def on_any_x86(module: tvm.IRModule, machine: Machine, target: tvm.target.Target) -> tvm.IRModule:

@@ -88,13 +88,6 @@ def test_without_templates_all_kernels_are_fused_and_scheduled(module):
     assert tvm.compile(plain.apply_choices(lowered, {}), target=plain.target).mod is not None
 
 
-def test_half_precision_is_refused(module):
-    half = dataclasses.replace(KIND, target=dataclasses.replace(KIND.target, float16=True))
-    with pytest.raises(InputError, match="use float32 or int8") as caught:
-        Cpu(half).lower(module)
-    assert "--float16" in caught.value.hint
-
-
 def test_bfloat16_is_for_x86_cpus_alone():
     assert [Cpu(KIND.with_precision(bfloat16=asked)).machine.bfloat16 for asked in (False, True)] == ["", "portable"]
     for name, backend in (("rpi4", Cpu), ("rk3588", Mali), ("vta-sim-x86_64", Vta)):

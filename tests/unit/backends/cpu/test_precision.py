@@ -1,13 +1,15 @@
-"""Which kernels are in bfloat16, and how they are computed on any machine."""
+"""Which kernels are in bfloat16 or float16, and how they are computed on any machine."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
 import tvm
 from tvm import relax
+from tvm.target import codegen
 
 from tests.support import nets, qdq_nets
 from tests.support.nets import node
@@ -19,6 +21,7 @@ from toolchain.errors import InputError
 from toolchain.models import importer, source
 
 LOCAL = board.load("local").resolved()
+RPI5 = board.load("rpi5").resolved().with_precision(float16=True)
 
 
 def cpu(mcpu):
@@ -81,3 +84,73 @@ def test_other_instructions_are_an_obstacle_where_the_machine_lacks_them(tmp_pat
     monkeypatch.setattr(precision, "_this_machine", lambda: tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"}))
     with pytest.raises(InputError, match="has instructions of znver4, which this machine lacks"):
         backend.on_cpu(module)
+
+
+# --- float16 ---------------------------------------------------------------------------------------------------------
+
+
+def branches():
+    """Everything that tensors in blocks meet between layers: joins, slices, steps of Relax, plain tensors, rows."""
+    weights = {
+        "a": normal(24, 3, 3, 3),
+        "b": normal(16, 24, 1, 1),
+        "c": normal(20, 24, 1, 1),
+        "d": normal(24, 24, 3, 3),
+    }
+    nodes = [
+        node("Conv", ["x", "a"], ["e"], pads=[1, 1, 1, 1]),
+        node("Sigmoid", ["e"], ["f"]),
+        node("Conv", ["f", "b"], ["g"]),
+        node("Conv", ["f", "c"], ["h"]),
+        node("Concat", ["f", "g"], ["i"], axis=1),  # ends with blocks, the other one does not
+        node("Concat", ["h", "g"], ["j"], axis=1),
+        node("MaxPool", ["i"], ["k"], kernel_shape=[2, 2], strides=[2, 2]),
+        node("Split", ["k", "parts"], ["l", "m"], axis=1),
+        node("Conv", ["l", "d"], ["n"], pads=[1, 1, 1, 1]),
+        node("Add", ["n", "l"], ["o"]),
+        node("Exp", ["m"], ["p"]),
+        node("ReduceMean", ["j"], ["q"], axes=[2, 3], keepdims=0),
+        node("GlobalAveragePool", ["o"], ["r"]),
+        node("Flatten", ["r"], ["s"]),
+    ]
+    weights["parts"] = np.array([24, 16])
+    outputs = [nets.value(name, None) for name in ("p", "q", "s", "o")]
+    return nets.model(nodes, [nets.value("x", (1, 3, 8, 6))], outputs, weights, opset=13)
+
+
+@pytest.mark.parametrize("make", [network, branches])
+def test_float16_between_layers(make, tmp_path):
+    backend, proto = Cpu(RPI5), make()
+    module = scheduled(backend, proto, tmp_path)
+    assert re.fullmatch(r"(\d) of \1 kernels with products are in float16", *backend.remarks(module))
+    target = tvm.target.Target({"kind": "llvm", "mcpu": str(codegen.llvm_get_system_cpu())})
+    built = tvm.compile(backend.on_cpu(module), target=target, tir_pipeline=PIPELINE)
+    data = normal(*(dim.dim_value for dim in proto.graph.input[0].type.tensor_type.shape.dim)) * 8
+    result = relax.VirtualMachine(built, tvm.cpu())["main"](tvm.runtime.tensor(data))
+    actual = [one.numpy() for one in ([result] if isinstance(result, tvm.runtime.Tensor) else result)]
+    for mine, right in zip(actual, nets.run(proto, {"x": data}), strict=True):
+        assert mine.dtype == np.float32
+        assert 1e-6 < np.abs(mine - right).max() / np.abs(right).max() < 5e-3
+
+
+def test_a_board_without_half_precision_is_refused_by_name():
+    with pytest.raises(InputError, match="the CPU of board rpi4, cortex-a72, has no arithmetic in half precision"):
+        _ = Cpu(board.load("rpi4").resolved().with_precision(float16=True)).target
+    for name in ("x86_64", "pynq"):
+        with pytest.raises(InputError, match=f"board {name} does not compute in half precision"):
+            _ = Cpu(board.load(name).resolved().with_precision(float16=True)).target
+
+
+def test_half_sums_are_no_choice_of_a_cpu():
+    with pytest.raises(InputError, match="board rpi5 is a CPU, which always sums up in half precision with --float16"):
+        _ = Cpu(board.load("rpi5").resolved().with_precision(float16=True, half_sums=True)).target
+
+
+def test_a_quantized_network_stays_in_int8(tmp_path):
+    with pytest.raises(InputError, match="a quantized model does not compute in half precision"):
+        scheduled(Cpu(RPI5), qdq_nets.quantized(qdq_nets.residual(), tmp_path), tmp_path)
+
+
+def test_the_device_must_have_the_instructions():
+    assert {"fphp", "asimdhp"} <= {*Cpu(RPI5).cpu_features}
+    assert "fphp" not in Cpu(board.load("rpi5").resolved()).cpu_features

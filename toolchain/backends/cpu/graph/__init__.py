@@ -47,7 +47,7 @@ def insert_stand_ins(module: tvm.IRModule, machine: Machine, without: frozenset[
     # Recurrences are functions of their own already: only their attributes change.
     module = mark_recurrences(module, without)
     builder = relax.BlockBuilder(module)
-    kernels = StandIns(builder)
+    kernels = StandIns(builder, float16=machine.float16)
 
     def rewritten(block: Any) -> Any:
         if not isinstance(block, relax.DataflowBlock):

@@ -14,7 +14,7 @@ from toolchain.backends.cpu.graph.effects import Effect, Operand, Rounding
 from toolchain.backends.cpu.graph.items import Item, own_activation
 from toolchain.backends.cpu.graph.plans import BytePlan, ImagePlan, LayerPlan, RowPlan
 from toolchain.backends.cpu.kernels.int8.grids import byte_of
-from toolchain.backends.cpu.layers import Activation, Layer, Map
+from toolchain.backends.cpu.layers import Activation, Layer, Map, in_float16
 from toolchain.backends.cpu.machine import Machine
 from toolchain.backends.graph import quantization
 from toolchain.backends.graph.quantization import NUMBERS, Grid
@@ -66,6 +66,7 @@ class Planning:
 
     def __init__(self, block: Block, machine: Machine, without: frozenset[str]) -> None:
         self.block, self.lanes, self._without = block, machine.lanes, without
+        self._float16 = machine.float16
         self.byte, self.adds_pairs = byte_of(machine), machine.adds_pairs
         self.items: list[Item] = []
         self.blocked: set[Value] = set()
@@ -83,7 +84,7 @@ class Planning:
 
     def covers(self, layer: Layer) -> bool:
         """Whether a template computes a layer."""
-        return kernels.is_covered(layer, self._without)
+        return kernels.is_covered(in_float16(layer) if self._float16 else layer, self._without)
 
     def activation(self, value: Value) -> Activation:
         """Return a tensor in blocks, in a buffer of its own."""

@@ -14,7 +14,18 @@ from toolchain.backends.cpu import kernels
 from toolchain.backends.cpu.graph.rewriting import ENTRY
 from toolchain.backends.cpu.kernels import emit
 from toolchain.backends.cpu.kernels.emit import Argument
-from toolchain.backends.cpu.layers import Attention, Conv, Dense, Layer, Pool, WithResult, task_of, to_json
+from toolchain.backends.cpu.layers import (
+    Attention,
+    Conv,
+    Dense,
+    Layer,
+    Pool,
+    WithResult,
+    in_float16,
+    precision_of,
+    task_of,
+    to_json,
+)
 from toolchain.backends.graph.kernels import as_opaque, in_root_block
 from toolchain.backends.graph.values import shape_of
 from toolchain.models.converters.sequence.recurrence import RECURRENCE, Recurrence, from_json
@@ -25,10 +36,11 @@ class StandIns:
 
     Args:
         builder: What collects the module's functions.
+        float16: Whether tensors in blocks are in float16.
     """
 
-    def __init__(self, builder: relax.BlockBuilder) -> None:
-        self._builder = builder
+    def __init__(self, builder: relax.BlockBuilder, *, float16: bool = False) -> None:
+        self._builder, self._float16 = builder, float16
         self._known: dict[str, Any] = {}
 
     def of(self, layer: WithResult, arguments: Sequence[Any]) -> Any:
@@ -58,6 +70,7 @@ class StandIns:
             arguments: As for `of`.
             buffer: What it writes into; by default it makes a new tensor.
         """
+        layer = in_float16(layer) if self._float16 else layer
         stand_in, result = self.of(layer, arguments), _result(layer)
         kind = relax.TensorType(result.shape, result.dtype)
         if buffer is None:
@@ -69,10 +82,10 @@ def name(layer: Layer) -> str:
     """Name the function of a layer; no name ends in a digit, since TVM appends a number to those of the same name."""
     if isinstance(layer, Recurrence):
         return f"{layer.cell}_kernel"
-    prefix = "bfloat16_" if isinstance(layer, (Conv, Dense)) and layer.bfloat16 else ""
+    precision = precision_of(layer)
+    prefix = f"{precision}_" if precision else ""
     if isinstance(layer, (Attention, Dense)):
         return prefix + type(layer).__name__.lower()
-    prefix = "int8_" if layer.is_quantized else prefix
     if isinstance(layer, Conv):
         size = "x".join(str(extent) for extent in layer.kernel)
         return f"{prefix}{'depthwise' if layer.is_depthwise else 'conv'}_{size}_kernel"

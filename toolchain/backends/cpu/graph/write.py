@@ -26,7 +26,7 @@ from toolchain.backends.cpu.graph.stand_ins import StandIns
 from toolchain.backends.cpu.kernels import in_bfloat16, without_subnormals
 from toolchain.backends.cpu.kernels.int8 import grids
 from toolchain.backends.cpu.kernels.sparse.weights import count_vectors
-from toolchain.backends.cpu.layers import Activation, Conv, Dense, ImageLayer, Layer, Map
+from toolchain.backends.cpu.layers import FLOAT16, Activation, Conv, Dense, ImageLayer, Layer, Map, in_float16
 from toolchain.backends.cpu.machine import Machine
 from toolchain.backends.graph.fold import contiguous
 from toolchain.backends.graph.values import Block, Value
@@ -70,7 +70,7 @@ class BlockWriter:
         elif isinstance(item, BlockedOperation):
             self._blocked_operation(item)
         elif isinstance(item, Flat):
-            is_plain = _is_plain(self._homes[item.source][1])
+            is_plain = self._is_plain(self._homes[item.source][1])
             source = self._buffer(item.source) if is_plain else self._plain(item.source.variable)
             self._bind(item.out.variable, relax.op.reshape(source, item.out.shape))
         elif isinstance(item, Heads):
@@ -119,7 +119,7 @@ class BlockWriter:
         if value in self._homes:
             activation, plain = self._homes[value][1], own_activation(value, 1)
             # A reshape costs nothing: TVM makes a view of it.
-            if _is_plain(activation):
+            if self._is_plain(activation):
                 return self._bind(variable, relax.op.reshape(self._buffer(value), value.shape))
             return self._bind_as(value, plain.shape, self._kernels.call(Map(activation, plain), [self._buffer(value)]))
         if variable in self._block.origins:
@@ -142,21 +142,20 @@ class BlockWriter:
         activation = own_activation(value, self._lanes)
         if value not in self._converted:
             source = self._plain(value.variable)
-            layer = Map(own_activation(value, 1), activation)
-            self._converted[value] = self._new(
-                value.variable, "_blocked", activation.shape, self._kernels.call(layer, [source])
-            )
+            call = self._kernels.call(Map(own_activation(value, 1), activation), [source])
+            dtype = self._dtype(activation)
+            self._converted[value] = self._new(value.variable, "_blocked", activation.shape, call, dtype)
         return activation, self._converted[value]
 
     def _write_buffer(self, layer: ImageLayer, arguments: Sequence[Any], value: Value) -> None:
         """Call a kernel that writes a tensor, or a part of it, where that has its home."""
         root = self._homes[value][0]
         call = self._kernels.call(layer, arguments, self._buffers.get(root))
-        self._buffers[root] = self._new(value.variable, "", layer.out.shape, call, layer.out.dtype)
+        self._buffers[root] = self._new(value.variable, "", layer.out.shape, call, self._dtype(layer.out))
 
     def _layer(self, plan: ImagePlan) -> None:
         layer = self._in_bfloat16(self._with_vectors(plan.layer(self._place), plan))
-        if isinstance(plan, BytePlan) and plan.is_copy and _is_plain(layer.out):
+        if isinstance(plan, BytePlan) and plan.is_copy and self._is_plain(layer.out):
             self._buffers[plan.out] = self._reshape(plan.data, layer.out.shape)
             return
         data = self._reshape(plan.data, layer.data.shape) if layer.data.lanes == 1 else self._blocked(plan.data)[1]
@@ -170,6 +169,8 @@ class BlockWriter:
         """Return a layer with the number of its weights' vectors that are not zero, if many are."""
         if plan.weights is None or not isinstance(layer, (Conv, Dense)) or isinstance(plan, BytePlan):
             return layer
+        if self._machine.float16:  # no sparse kernel computes in it
+            return layer
         if isinstance(layer, Conv) and (layer.groups > 1 or layer.data.lanes == 1):
             return layer
         folded = plan.folded_weights()
@@ -177,6 +178,19 @@ class BlockWriter:
 
     def _in_bfloat16(self, layer: _Layer) -> _Layer:
         return in_bfloat16(layer, self._machine, self._without) if self._machine.bfloat16 else layer
+
+    def _dtype(self, activation: Activation) -> str:
+        """Return the element type of a tensor, which is another in blocks of float16."""
+        return in_float16(Map(activation, activation)).out.dtype if self._machine.float16 else activation.dtype
+
+    def _is_plain(self, activation: Activation) -> bool:
+        """Whether blocks lie as without blocks, as those of full blocks of one pixel do; only float16 does not."""
+        return (
+            activation.height == activation.width == 1
+            and activation.channels % activation.lanes == 0
+            and not activation.is_slice
+            and not self._machine.float16
+        )
 
     def _place(self, value: Value) -> Activation:
         return self._homes[value][1] if value in self._homes else own_activation(value, self._lanes)
@@ -219,7 +233,7 @@ class BlockWriter:
 
     def _blocked_operation(self, item: BlockedOperation) -> None:
         operation = item.operation
-        blocked = {value: self._blocked(value)[1] for value in operation.inputs if value.constant is None}
+        blocked = {value: self._in_float32(value) for value in operation.inputs if value.constant is None}
         renamed = {value.variable: variable for value, variable in blocked.items()}
         arguments = []
         for argument in operation.call.args:
@@ -229,7 +243,17 @@ class BlockWriter:
             arguments.append(renamed.get(first, argument))
         expression = run_blocked(operation, blocked, arguments, self._lanes)
         shape = own_activation(item.out, self._lanes).shape
-        self._buffers[item.out] = self._new(item.out.variable, "", shape, expression)
+        result = self._new(item.out.variable, "", shape, expression)
+        if self._machine.float16:
+            result = self._new(item.out.variable, "_half", shape, relax.op.astype(result, FLOAT16), FLOAT16)
+        self._buffers[item.out] = result
+
+    def _in_float32(self, value: Value) -> Any:
+        """Return a tensor in blocks as Relax's operations read it."""
+        activation, buffer = self._blocked(value)
+        if not self._machine.float16:
+            return buffer
+        return self._new(value.variable, "_single", activation.shape, relax.op.astype(buffer, "float32"))
 
     # Dense layers, on plain rows
 
@@ -247,15 +271,6 @@ class BlockWriter:
             elif post_op.numbers is not None:
                 arguments.append(_constant(post_op.numbers))
         self._bind_as(plan.out, result, self._kernels.call(layer, arguments))
-
-
-def _is_plain(activation: Activation) -> bool:
-    """Whether blocks of channels lie as without blocks: those of images of one pixel, if the channels fill them."""
-    return (
-        activation.height == activation.width == 1
-        and activation.channels % activation.lanes == 0
-        and not activation.is_slice
-    )
 
 
 def _constants(plan: ImagePlan, layer: ImageLayer) -> list[Any]:

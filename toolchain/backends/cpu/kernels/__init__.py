@@ -27,6 +27,10 @@ from toolchain.backends.base import LAYER
 from toolchain.backends.cpu.kernels import attention, dense, depthwise, direct, elementwise, pool, recurrent, winograd
 from toolchain.backends.cpu.kernels.bfloat16 import conv as bfloat16
 from toolchain.backends.cpu.kernels.bfloat16 import dense as bfloat16_dense
+from toolchain.backends.cpu.kernels.float16 import conv as float16
+from toolchain.backends.cpu.kernels.float16 import dense as float16_dense
+from toolchain.backends.cpu.kernels.float16 import depthwise as float16_depthwise
+from toolchain.backends.cpu.kernels.float16 import winograd as float16_winograd
 from toolchain.backends.cpu.kernels.int8 import conv as int8_conv
 from toolchain.backends.cpu.kernels.int8 import depthwise as int8_depthwise
 from toolchain.backends.cpu.kernels.int8 import elementwise as int8_elementwise
@@ -35,7 +39,7 @@ from toolchain.backends.cpu.kernels.sparse import conv as sparse
 from toolchain.backends.cpu.kernels.sparse import dense as sparse_dense
 from toolchain.backends.cpu.kernels.sparse.weights import example
 from toolchain.backends.cpu.kernels.winograd import row as winograd_row
-from toolchain.backends.cpu.layers import Conv, Dense, Layer, task_of, to_json
+from toolchain.backends.cpu.layers import FLOAT16, Conv, Dense, Layer, precision_of, task_of, to_json
 from toolchain.backends.cpu.machine import Machine
 from toolchain.backends.cpu.numerics import with_nan
 from toolchain.errors import BuildError
@@ -48,9 +52,11 @@ _TEMPLATES: dict[str, ModuleType] = {
         *(int8_conv, int8_depthwise, int8_pool, int8_elementwise),
         *(sparse, sparse_dense),
         *(bfloat16, bfloat16_dense),
+        *(float16, float16_depthwise, float16_winograd, float16_dense),
     )
 }
 _IN_BFLOAT16 = {bfloat16.NAME, bfloat16_dense.NAME}
+_IN_FLOAT16 = {float16.NAME, float16_depthwise.NAME, float16_winograd.NAME, float16_dense.NAME}
 
 NAMES = tuple(_TEMPLATES)
 """Names of all templates."""
@@ -102,16 +108,18 @@ def is_covered(layer: Layer, without: frozenset[str] = frozenset()) -> bool:
 
 
 def _covering(layer: Layer, without: frozenset[str]) -> list[ModuleType]:
-    """List the templates that compute a layer and may be used: without Winograd's, its sums along rows may not."""
+    """List the templates that compute a layer and may be used; what leaves out Winograd's leaves out its variants."""
     if winograd.NAME in without:
-        without |= {winograd_row.NAME}
+        without |= {winograd_row.NAME, float16_winograd.NAME}
     return [template for name, template in _TEMPLATES.items() if name not in without and _covers(name, layer)]
 
 
 def _covers(name: str, layer: Layer) -> bool:
     """Whether a template can compute a layer in its precision."""
-    in_bfloat16 = isinstance(layer, (Conv, Dense)) and layer.bfloat16
-    return in_bfloat16 == (name in _IN_BFLOAT16) and bool(_TEMPLATES[name].covers(layer))
+    precision = precision_of(layer)
+    if (precision == "bfloat16") != (name in _IN_BFLOAT16) or (precision == FLOAT16) != (name in _IN_FLOAT16):
+        return False
+    return bool(_TEMPLATES[name].covers(layer))
 
 
 def candidates(layer: Layer, machine: Machine, *, without: frozenset[str] = frozenset()) -> list[Candidate]:
@@ -223,6 +231,6 @@ def examples(layer: Layer, machine: Machine, chosen: Choice) -> dict[int, NDArra
         return {}
     if chosen.template in {sparse.NAME, sparse_dense.NAME}:
         return {1: pack(layer, machine, chosen, example(layer, machine.lanes))}
-    # Random integers would mostly be pairs of subnormal numbers.
+    # Random integers would mostly be pairs of subnormal numbers; behind weights in float16 there are powers of two.
     weights = np.full(layer.weights_shape, 0.5, np.float32)
-    return {1: pack(layer, machine, chosen, weights)} if chosen.template in _IN_BFLOAT16 else {}
+    return {1: pack(layer, machine, chosen, weights)} if chosen.template in _IN_BFLOAT16 | _IN_FLOAT16 else {}

@@ -170,6 +170,8 @@ def _is_held(layer: Dense, machine: Machine) -> bool:
 class DenseWriter:
     """Writes one kernel, whose arguments are flat buffers."""
 
+    sum_dtype = "float32"
+
     def __init__(self, layer: Dense, machine: Machine, config: Config, buffers: Sequence[Any]) -> None:
         self._layer, self._machine, self._config, self._lanes = layer, machine, config, machine.lanes
         self._data, self._weights, *rest, self._out = buffers
@@ -182,7 +184,7 @@ class DenseWriter:
         with emit.shared(self._groups * shares, _operations(self._layer, self._machine)) as work:
             group = T.Bind(work // shares)
             for row, rows in self._tiles(T.Bind(work % shares), shares):
-                sums = self._sums(group, T.Bind(row // self._config.rows), row, rows)
+                sums = self.sums(group, T.Bind(row // self._config.rows), row, rows)
                 for last in self.ends(group):
                     self.finish(sums, group, row, rows, last)
 
@@ -202,14 +204,27 @@ class DenseWriter:
         elif rest:
             yield full * size, rest
 
-    def _sums(self, group: Expr, tile: Expr, row: Expr, rows: int) -> list[Expr]:
+    def sums(self, group: Expr, tile: Expr, row: Expr, rows: int) -> list[Expr]:
         """Write the products of a tile; return its sums, row by row."""
+        steps, rest = divmod(self._layer.inputs, self._config.inputs)
+        return self.products(group, tile, row, rows, 0, steps, rest)
+
+    def products(  # noqa: PLR0913, PLR0917 - a tile and a part of the inputs have that many coordinates
+        self, group: Expr, tile: Expr, row: Expr, rows: int, begin: Expr, step_count: int, rest: int
+    ) -> list[Expr]:
+        """Write the products of a tile with some of the inputs; return its sums, row by row.
+
+        Args:
+            begin: The first input.
+            step_count: How often inputs are taken.
+            rest: How many more there are.
+        """
         layer, blocks, step = self._layer, self._config.blocks, self._config.inputs
         fetches = _fetches(layer, self._machine, self._config)
         count = rows * blocks
-        sums = emit.Registers(count * step, self._lanes)
+        sums = emit.Registers(count * step, self._lanes, self.sum_dtype)
         for index in range(count * step):
-            sums[index] = emit.splat(0.0, self._lanes)
+            sums[index] = emit.splat(0.0, self._lanes, self.sum_dtype)
 
         def add(first: Expr, inputs: int) -> None:
             for number in range(inputs):
@@ -226,9 +241,9 @@ class DenseWriter:
                         index = (number * rows + line_row) * blocks + block
                         sums[index] = self.multiply_add(sums[index], weight, factor)
 
-        with T.serial(0, layer.inputs // step) as steps:
-            add(T.Bind(steps * step), step)
-        add(layer.inputs // step * step, layer.inputs % step)
+        with T.serial(0, step_count) as steps:
+            add(T.Bind(begin + steps * step), step)
+        add(begin + step_count * step, rest)
         totals = [sums[index] for index in range(count)]
         # Sums of the inputs that were taken at a time are added up at the end.
         for number in range(1, step):

@@ -17,7 +17,7 @@ from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 
 from toolchain.backends.cpu.kernels import emit
 from toolchain.backends.cpu.kernels.emit import Argument
-from toolchain.backends.cpu.layers import Activation, Layer, Map
+from toolchain.backends.cpu.layers import FLOAT16, Activation, Layer, Map
 from toolchain.backends.cpu.machine import Machine
 
 NAME = "map"
@@ -67,7 +67,7 @@ def covers(layer: Layer) -> bool:
     return (
         len(blocked) == 1
         and (data.lanes == out.lanes or not layer.shuffle)
-        and all(activation.dtype == "float32" for activation in (data, out, *others))
+        and all(activation.dtype in {"float32", FLOAT16} for activation in (data, out, *others))
         and all(activation.lanes in blocked for activation in others)
         and (data.batch, data.channels, data.height, data.width) == (out.batch, out.channels, out.height, out.width)
     )
@@ -89,9 +89,9 @@ def configs(layer: Map, machine: Machine) -> list[tuple[Config, float]]:
 
 def kernel(layer: Map, machine: Machine, config: Config) -> tirx.PrimFunc:
     arguments = [
-        Argument("data", layer.data.shape),
+        Argument("data", layer.data.shape, layer.data.dtype),
         *emit.arguments_of(layer.epilogue, _inner(layer)),
-        Argument("out", layer.out.shape),
+        Argument("out", layer.out.shape, layer.out.dtype),
     ]
 
     def body(*buffers: Any) -> None:
@@ -176,7 +176,12 @@ class _MapWriter(ABC):
     def _store(self, value: Expr, image: Expr, block: Expr, pixel: Expr) -> None:
         """Store one vector with the epilogue done to it."""
         indices = emit.ramp(emit.offset(self._layer.out, image, block, 0, pixel), self._lanes)
-        T.buffer_store(self._out, self._apply_epilogue(value, image, block, pixel), [indices])
+        T.buffer_store(self._out, self._finish(value, image, block, pixel), [indices])
+
+    def _finish(self, value: Expr, image: Expr, block: Expr, pixel: Expr) -> Expr:
+        """Return one vector with the epilogue done to it, in the type of the result."""
+        value = self._apply_epilogue(value, image, block, pixel)
+        return emit.in_type(value, self._layer.out.dtype, self._lanes)
 
     def _load(self, image: Expr, block: Expr, pixel: Expr) -> Expr:
         offset = emit.offset(self._layer.data, image, block, 0, pixel)
@@ -212,7 +217,7 @@ class _ShuffleWriter(_MapWriter):
         lanes, channels, groups = self._lanes, self._inner.channels, self._layer.shuffle
         outputs = range(block * lanes, min((block + 1) * lanes, channels))
         sources = [channel % groups * (channels // groups) + channel // groups for channel in outputs]
-        value = emit.splat(0.0, lanes)
+        value = emit.splat(0.0, lanes, self._layer.data.dtype)
         # One shuffle for each vector that some of the channels come from.
         for source in sorted({channel // lanes for channel in sources}):
             lane_order = list(range(lanes))
@@ -263,10 +268,10 @@ class _TransposeWriter(_MapWriter):
         """Write one vector of pixels for each channel of a block."""
         lanes = self._lanes
         if self._layer.out.lanes > 1:
-            rows = [
-                T.Bind(self._data[emit.ramp(self._plain(image, block, row, first), lanes)]) for row in range(channels)
-            ]
-            filler = [emit.splat(0.0, lanes)] * (lanes - channels)
+            dtype = self._layer.out.dtype
+            numbers = [self._data[emit.ramp(self._plain(image, block, row, first), lanes)] for row in range(channels)]
+            rows = [T.Bind(emit.in_type(vector, dtype, lanes)) for vector in numbers]
+            filler = [emit.splat(0.0, lanes, dtype)] * (lanes - channels)
             for number, value in enumerate(emit.transpose([*rows, *filler])):
                 self._store(value, image, block, first + number)
             return
@@ -275,7 +280,8 @@ class _TransposeWriter(_MapWriter):
             for number in range(lanes)
         ]
         for channel, row in enumerate(emit.transpose(pixels)[:channels]):
-            T.buffer_store(self._out, row, [emit.ramp(self._plain(image, block, channel, first), lanes)])
+            numbers = emit.in_type(row, self._layer.out.dtype, lanes)
+            T.buffer_store(self._out, numbers, [emit.ramp(self._plain(image, block, channel, first), lanes)])
 
     def _pixel(self, image: Expr, block: Expr, pixel: Expr, channels: int) -> None:
         """Write one pixel of a block, channel by channel; all at once where they lie together."""
@@ -285,9 +291,8 @@ class _TransposeWriter(_MapWriter):
             if is_gather:
                 self._store(T.Bind(self._data[together]), image, block, pixel)
             else:
-                T.buffer_store(
-                    self._out, self._apply_epilogue(self._load(image, block, pixel), image, block, pixel), [together]
-                )
+                value = self._finish(self._load(image, block, pixel), image, block, pixel)
+                T.buffer_store(self._out, value, [together])
             return
         stored = emit.on_stack(lanes, 1)
         if is_gather:
@@ -296,7 +301,7 @@ class _TransposeWriter(_MapWriter):
                 T.buffer_store(stored, self._data[self._plain(image, block, channel, pixel)], [channel])
             self._store(T.Bind(stored[emit.ramp(0, lanes)]), image, block, pixel)
             return
-        value = self._apply_epilogue(self._load(image, block, pixel), image, block, pixel)
+        value = self._finish(self._load(image, block, pixel), image, block, pixel)
         T.buffer_store(stored, value, [emit.ramp(0, lanes)])
         for channel in range(channels):
             T.buffer_store(self._out, stored[channel], [self._plain(image, block, channel, pixel)])

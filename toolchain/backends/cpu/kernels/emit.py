@@ -17,7 +17,7 @@ from tvm.ir import prim
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 
-from toolchain.backends.cpu.layers import Activation, PostOp
+from toolchain.backends.cpu.layers import FLOAT16, Activation, PostOp
 from toolchain.backends.cpu.machine import Machine
 from toolchain.backends.cpu.math import Functions
 from toolchain.backends.cpu.math import splat as splat  # noqa: PLC0414 - templates take it from here
@@ -30,6 +30,9 @@ Coordinates = tuple[Expr, Expr, Expr, Expr]
 
 LINE = 64
 """Bytes of a line of the caches."""
+
+GREATEST_HALF = 65504.0
+"""The greatest number of float16."""
 
 _LEAST_SHARED = 32768  # vector operations, about 4 us: less is done sooner than other threads are told about it
 _FAIR = 0.95  # how busy the cores must be on average
@@ -120,9 +123,19 @@ class Registers:
         T.buffer_store(self._buffers[number], value, [0])
 
 
-def on_stack(count: int, lanes: int) -> Buffer:
+def on_stack(count: int, lanes: int, dtype: str = "float32") -> Buffer:
     """Return a small buffer of vectors, which may be indexed by variables; up to 1 KiB of it is on the stack."""
-    return flat(T.alloc_buffer((count,), wide("float32", lanes)))
+    return flat(T.alloc_buffer((count,), wide(dtype, lanes)))
+
+
+def element_type(value: Expr) -> str:
+    """Return the element type of a vector, or the type of a number."""
+    return str(value.ty.dtype).partition("x")[0]
+
+
+def in_type(value: Expr, dtype: str, lanes: int) -> Expr:
+    """Return a vector with elements of another type, or the same if they are of that."""
+    return value if element_type(value) == dtype else tirx.Cast(wide(dtype, lanes), value)
 
 
 def ramp(base: Expr, lanes: int) -> Expr:
@@ -219,6 +232,7 @@ def store_pixels(
     def pixel(value: Expr, number: Expr) -> None:
         coordinates = (image, block, row, column + number)
         value = apply_epilogue(value, epilogue, buffers, coordinates, activation.lanes)
+        value = in_type(value, activation.dtype, activation.lanes)
         T.buffer_store(out, value, [ramp(offset(activation, *coordinates), activation.lanes)])
 
     if len(values) == 1 or not is_long(epilogue):
@@ -226,7 +240,7 @@ def store_pixels(
             pixel(value, number)
         return
     # A loop, since many copies of such code take seconds to compile; it is long enough to hide the memory between.
-    stored = on_stack(len(values), activation.lanes)
+    stored = on_stack(len(values), activation.lanes, element_type(values[0]))
     for number, value in enumerate(values):
         T.buffer_store(stored, value, [number])
     with T.serial(0, len(values)) as number:
@@ -239,12 +253,29 @@ def is_long(epilogue: Sequence[PostOp]) -> bool:
 
 
 def apply_post_op(op: PostOp, value: Expr, operand: Expr, lanes: int) -> Expr:
-    """Return one post-op done to a vector; `operand` is what it takes, if it takes something."""
+    """Return one post-op done to a vector; `operand` is what it takes, if it takes something.
+
+    On float16, only what is a few operations there is done in it; what takes more is done in float32.
+    """
+    dtype = element_type(value)
+    if dtype == FLOAT16 and not _stays_half(op, operand):
+        operand = None if operand is None else in_type(operand, "float32", lanes)
+        result = apply_post_op(op, T.Bind(in_type(value, "float32", lanes)), operand, lanes)
+        return in_type(result, FLOAT16, lanes)
+    if operand is not None:
+        operand = in_type(operand, dtype, lanes)
     if op.kind in {"add", "shift"}:
         return value + operand
     if op.kind in {"mul", "scale"}:
         return value * operand
     return activation(op, value, lanes)
+
+
+def _stays_half(op: PostOp, operand: Expr) -> bool:
+    """Whether a post-op is done in float16: its numbers are float16, or nearly."""
+    if op.kind in {"add", "mul"}:
+        return element_type(operand) == FLOAT16
+    return op.kind in {"relu", "clip", "leaky_relu"} and all(abs(limit) <= GREATEST_HALF for limit in op.values)
 
 
 def _half(v: Functions, x: Expr) -> Expr:
@@ -281,7 +312,7 @@ _ACTIVATIONS: dict[str, _Activation] = {
 
 def activation(op: PostOp, x: Expr, lanes: int) -> Expr:
     """Return an activation function of a vector, as ONNX defines it."""
-    return _ACTIVATIONS[op.kind](functions(lanes), x, op.values)
+    return _ACTIVATIONS[op.kind](Functions(T.Bind, lanes, element_type(x)), x, op.values)
 
 
 def functions(lanes: int) -> Functions:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tvm import tirx
@@ -11,7 +11,7 @@ from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 from toolchain.backends.cpu.kernels import emit, window
 from toolchain.backends.cpu.kernels.emit import Argument
 from toolchain.backends.cpu.kernels.window import Tap, Tile
-from toolchain.backends.cpu.layers import Layer, Pool
+from toolchain.backends.cpu.layers import FLOAT16, Layer, Pool
 from toolchain.backends.cpu.machine import Machine
 
 NAME = "pool"
@@ -26,7 +26,7 @@ def covers(layer: Layer) -> bool:
     return (
         isinstance(layer, Pool)
         and layer.data.lanes == layer.out.lanes > 1
-        and layer.data.dtype == layer.out.dtype == "float32"
+        and layer.data.dtype == layer.out.dtype in {"float32", FLOAT16}
     )
 
 
@@ -42,9 +42,9 @@ def configs(layer: Pool, machine: Machine) -> list[tuple[Config, float]]:
 def kernel(layer: Pool, machine: Machine, config: Config) -> tirx.PrimFunc:
     out = layer.out
     arguments = [
-        Argument("data", layer.data.shape),
+        Argument("data", layer.data.shape, layer.data.dtype),
         *emit.arguments_of(layer.epilogue, out),
-        Argument("out", out.shape),
+        Argument("out", out.shape, out.dtype),
     ]
 
     def body(data: Any, *rest: Any) -> None:
@@ -52,7 +52,7 @@ def kernel(layer: Pool, machine: Machine, config: Config) -> tirx.PrimFunc:
         if _is_global(layer):
             _write_global(layer, config, data, others, result)
         else:
-            window.WindowWriter(layer, machine, config, _PoolReduction(layer)).write(data, others, result)
+            _PoolWriter(layer, machine, config, _PoolReduction(layer)).write(data, others, result)
 
     return emit.kernel(arguments, body, {})
 
@@ -73,14 +73,17 @@ def _write_global(layer: Pool, config: Config, data: Any, others: Sequence[Any],
     with emit.shared(activation.batch * activation.blocks, window.operations(layer)) as work:
         image, block = T.Bind(work // activation.blocks), T.Bind(work % activation.blocks)
         base = T.Bind(emit.offset(activation, image, block, 0, 0))
-        partial = emit.Registers(sums, lanes)
+        partial = emit.Registers(sums, lanes, _type_of_sums(layer))
+
+        def pixel(number: Any) -> Any:
+            return emit.in_type(data[emit.ramp(base + number * lanes, lanes)], _type_of_sums(layer), lanes)
+
         for number in range(sums):
-            partial[number] = data[emit.ramp(base + number * lanes, lanes)]
+            partial[number] = pixel(number)
 
         def add(first: Any, count: int) -> None:
             for number in range(count):
-                pixel = T.Bind(data[emit.ramp(base + (first + number) * lanes, lanes)])
-                partial[number] = reduced.pair(partial[number], pixel)
+                partial[number] = reduced.pair(partial[number], T.Bind(pixel(first + number)))
 
         with T.serial(1, pixels // sums) as step:
             add(step * sums, sums)
@@ -94,7 +97,23 @@ def _write_global(layer: Pool, config: Config, data: Any, others: Sequence[Any],
             ]
         value = reduced.divide(totals[0], pixels)
         value = emit.apply_epilogue(value, layer.epilogue, others, (image, block, 0, 0), lanes)
+        value = emit.in_type(value, layer.out.dtype, lanes)
         T.buffer_store(out, value, [emit.ramp(emit.offset(layer.out, image, block, 0, 0), lanes)])
+
+
+def _type_of_sums(layer: Pool) -> str:
+    """Return the element type that windows are reduced in: sums of float16 are in float32."""
+    return "float32" if layer.reduce == "mean" else layer.data.dtype
+
+
+class _PoolWriter(window.WindowWriter):
+    def __init__(self, layer: Pool, machine: Machine, config: Config, reduction: _PoolReduction) -> None:
+        super().__init__(layer, machine, config, reduction)
+        self._type = self.sum_dtype = _type_of_sums(layer)
+
+    def load(self, data: Any, base: Any, pixels: Sequence[int]) -> Iterator[tuple[int, Any]]:
+        for pixel, vector in super().load(data, base, pixels):
+            yield pixel, T.Bind(emit.in_type(vector, self._type, self._layer.out.lanes))
 
 
 class _PoolReduction:
@@ -102,7 +121,8 @@ class _PoolReduction:
         self._layer, self._lanes = layer, layer.out.lanes
 
     def initial(self, block: Any) -> Any:  # noqa: ARG002 - the same for all blocks
-        return emit.splat(0.0 if self._layer.reduce == "mean" else float("-inf"), self._lanes)
+        start = 0.0 if self._layer.reduce == "mean" else float("-inf")
+        return emit.splat(start, self._lanes, _type_of_sums(self._layer))
 
     @staticmethod
     def first(pixel: Any) -> Any:

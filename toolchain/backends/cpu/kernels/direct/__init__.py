@@ -83,4 +83,5 @@ def arguments(layer: Conv, weights: Argument) -> list[Argument]:
     """List the arguments of a layer's kernel, the result last."""
     bias = [Argument("bias", (layer.out.blocks, layer.out.lanes))] if layer.bias else []
     operands = emit.arguments_of(layer.epilogue, layer.out)
-    return [Argument("data", layer.data.shape), weights, *bias, *operands, Argument("out", layer.out.shape)]
+    data, out = (Argument(name, place.shape, place.dtype) for name, place in (("data", layer.data), ("out", layer.out)))
+    return [data, weights, *bias, *operands, out]

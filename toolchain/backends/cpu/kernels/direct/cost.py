@@ -15,6 +15,7 @@ from toolchain.backends.cpu.kernels.direct.plan import (
     DirectPlan,
     Tiles,
     blocks_of_units,
+    bytes_of,
     flatten,
     has_few_pixels,
     is_by_element,
@@ -22,7 +23,7 @@ from toolchain.backends.cpu.kernels.direct.plan import (
 from toolchain.backends.cpu.layers import Conv
 from toolchain.backends.cpu.machine import Machine
 
-_FLOAT, _BYTES_OF_LINE = 4, 64
+_BYTES_OF_LINE = 64
 _LATENCY = 7.5
 _SHARPNESS = 8  # of the maximum of what limits a step: the limits disturb each other where they are near
 
@@ -42,6 +43,7 @@ _SHARES = (1, 2, 4, 8)  # bands for each core
 
 _UNROLLED = 250  # multiply-adds of a row of the filter up to which LLVM unrolls the taps: then data is held for all
 _SPARE = 2  # registers for what is under way, where vectors are used element by element
+_AHEAD = 4  # registers for pixels of plain float16 that are loaded ahead
 _CROWDED = 1.25  # times the registers: what may be held then
 
 
@@ -92,7 +94,7 @@ def variants(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
     for config, _ in candidates(layer, machine)[:_VARIED]:
         sources = DirectPlan(layer, config).sources
         depths = {config.depth, max(1, config.depth // 2), min(sources, 2 * config.depth), sources}
-        for depth in sorted(depths if layer.groups == 1 else {config.depth}):
+        for depth in sorted(depths if layer.groups == 1 and not layer.is_half else {config.depth}):
             plan = DirectPlan(layer, replace(config, depth=depth))
             if plan.chunks > 1 and plan.of_last < config.blocks:  # as in `_tilings`
                 continue
@@ -146,6 +148,10 @@ def _fits(plan: DirectPlan, registers: int) -> bool:
         # LLVM loads weights of several channels ahead, and without a fused multiply-add it needs room for products.
         is_tall = blocks > columns < plan.layer.out.width
         return not is_tall and columns * blocks + blocks + columns + _SPARE <= registers
+    if plan.layer.is_half and DirectPlan(plan.layer, Config(1, 1, 1, 1)).is_by_pixel(registers):
+        # LLVM loads pixels ahead in vectors, and more of them where each is used for one block alone.
+        used = columns * blocks + plan.layer.kernel[1] * blocks
+        return used + _AHEAD <= registers and (blocks > 1 or plan.layer.out.blocks == 1)
     if plan.is_by_pixel(registers):
         return True
     taps = plan.layer.kernel[1]
@@ -167,14 +173,15 @@ def _depth(layer: Conv, machine: Machine, blocks: int) -> int:
     bytes_of_source = _bytes_of_source(plan)
     limit = machine.l1_bytes if has_few_pixels(layer) else machine.l2_bytes // 2
     is_single = layer.out.height * layer.out.width == 1
-    if layer.groups > 1 or is_single or plan.sources * bytes_of_source <= limit:
+    # Sums of float16 are put aside in float32, and never between chunks.
+    if layer.groups > 1 or is_single or layer.is_half or plan.sources * bytes_of_source <= limit:
         return plan.sources
     return max(1, machine.l1_bytes // bytes_of_source)
 
 
 def _bytes_of_source(plan: DirectPlan) -> int:
     height, width = plan.layer.kernel
-    return height * width * plan.layer.data.lanes * plan.config.blocks * plan.layer.out.lanes * _FLOAT
+    return height * width * plan.layer.data.lanes * plan.config.blocks * plan.layer.out.lanes * bytes_of(plan.layer)
 
 
 def _banded(plan: DirectPlan, machine: Machine, rows: float) -> tuple[Config, float]:
@@ -214,7 +221,7 @@ def _work(plan: DirectPlan, machine: Machine, rows: float) -> _Work:
     for tiles in plan.tiles:
         row = channels * _row(plan, machine, tiles)
         if data.lanes > 1:
-            lines = _reach(plan, tiles.columns) * data.lanes * _FLOAT / _BYTES_OF_LINE
+            lines = _reach(plan, tiles.columns) * data.lanes * bytes_of(plan.layer) / _BYTES_OF_LINE
             row += sources * (_TAP * plan.layer.kernel[1] + _LINE * lines)
         sums = blocks * tiles.columns
         ends = _TILE + _SUM * sums + _BURST * sums**2  # to begin and to end a tile
@@ -239,7 +246,7 @@ def _row(plan: DirectPlan, machine: Machine, tiles: Tiles) -> float:
     blocks, counts = plan.config.blocks, [sum(inside) for inside in tiles.inside]
     is_near = plan.config.depth * _bytes_of_source(plan) <= machine.l1_bytes
     # Weights of a chunk that the first cache does not hold come from the second for each tile.
-    rate = 0.0 if is_near else machine.lanes * _FLOAT / _L2_RATE
+    rate = 0.0 if is_near else machine.lanes * bytes_of(plan.layer) / _L2_RATE
     if plan.is_by_pixel(machine.registers):
         taps = sum(count > 0 for count in counts)
         return _limit(blocks * sum(counts), _reach(plan, max(counts)) + taps * blocks, taps, taps * blocks * rate)

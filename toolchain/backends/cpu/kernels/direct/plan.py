@@ -23,8 +23,7 @@ from toolchain.backends.cpu.layers import Activation, Conv
 
 Least = Callable[[Any, Any], Any]
 
-_FLOAT = 4  # bytes
-_ELEMENTS = 4  # lanes up to which a multiply-add with one element of a vector costs nothing more
+_ELEMENTS = 4  # lanes of float32 up to which a multiply-add with one element of a vector costs nothing more
 _FEW = 1024  # pixels
 _SIDE_BY_SIDE = 8  # blocks of a unit that still leave registers for columns
 _WASTE = 1.1  # times the blocks that are needed
@@ -151,8 +150,10 @@ class DirectPlan:
     def small_bands(self) -> int:
         """How many bands an image has if all units pass over a band before the next; 0 if that is no use."""
         data = self.layer.data
-        of_image = data.blocks * data.lanes * data.height * data.width * _FLOAT
-        if not self.is_whole or self.units == 1 or of_image < _LARGE or math.prod(self.packed) * _FLOAT > _LIGHT:
+        of_image = data.blocks * data.lanes * data.height * data.width * bytes_of(self.layer)
+        if not self.is_whole or self.units == 1 or of_image < _LARGE:
+            return 0
+        if math.prod(self.packed) * bytes_of(self.layer) > _LIGHT:
             return 0
         return min(-(-of_image // _NEAR), self.tiles_of_image)
 
@@ -244,7 +245,12 @@ def _most_blocks(layer: Conv) -> int:
 
 def is_by_element(layer: Conv) -> bool:
     """Whether vectors of input channels are loaded and used element by element, instead of one number at a time."""
-    return layer.data.lanes == layer.out.lanes <= _ELEMENTS
+    return layer.data.lanes == layer.out.lanes and (layer.out.lanes <= _ELEMENTS or layer.is_half)
+
+
+def bytes_of(layer: Conv) -> int:
+    """Return the bytes of a number that is multiplied."""
+    return 2 if layer.is_half else 4
 
 
 def flatten(layer: Conv) -> Conv:

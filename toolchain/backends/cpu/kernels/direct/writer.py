@@ -12,11 +12,9 @@ from tvm import tirx
 from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 
 from toolchain.backends.cpu.kernels import emit
-from toolchain.backends.cpu.kernels.direct.plan import DirectPlan, Tiles, is_by_element
+from toolchain.backends.cpu.kernels.direct.plan import DirectPlan, Tiles, bytes_of, is_by_element
 from toolchain.backends.cpu.kernels.emit import multiply_add
 from toolchain.backends.cpu.machine import Machine
-
-_LINE = emit.LINE // 4  # floats of a cache line
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ class _Band:
 
 
 @dataclass(frozen=True)
-class _Tile:
+class Tile:
     """A tile, as expressions.
 
     Attributes:
@@ -65,11 +63,32 @@ class _Tile:
     sums: emit.Registers
 
 
-_Step = Callable[[_Tile, Sequence[int]], None]
+@dataclass(frozen=True)
+class Reach:
+    """What a tile reads, as expressions.
+
+    Attributes:
+        row: First row of the data, which may lie in the padding.
+        begin: First row of the filter that is inside the image.
+        end: The one behind the last.
+        first: First block of input channels.
+        sources: How many of them.
+    """
+
+    row: Any
+    begin: Any
+    end: Any
+    first: Any
+    sources: Any
+
+
+_Step = Callable[[Tile, Sequence[int]], None]
 
 
 class DirectWriter:
     """Writes one kernel."""
+
+    sum_dtype = "float32"
 
     def __init__(self, plan: DirectPlan, machine: Machine, buffers: Sequence[Any]) -> None:
         """Take the processor, and the flat buffers of the arguments in order."""
@@ -109,15 +128,18 @@ class DirectWriter:
                 start = tirx.max(first, tiles.number)
                 with T.serial(start, tirx.min(end, tiles.number + tiles.count)) as number:
                     column = T.Bind(tiles.start + (number - tiles.number) * tiles.columns)
-                    sums = emit.Registers(self._plan.config.blocks * tiles.columns, self._lanes)
-                    tile = _Tile(band, tiles, row, column, before + number - band.first, sums)
-                    self._begin(tile)
-                    self._sum_up(tile)
-                    self._end(tile)
+                    sums = emit.Registers(self._plan.config.blocks * tiles.columns, self._lanes, self.sum_dtype)
+                    self.compute(Tile(band, tiles, row, column, before + number - band.first, sums))
+
+    def compute(self, tile: Tile) -> None:
+        """Sum up a tile, and store its results."""
+        self._begin(tile)
+        self._sum_up(tile)
+        self._end(tile)
 
     # --- where a tile's sums come from and go to -------------------------------------------------------------------
 
-    def _begin(self, tile: _Tile) -> None:
+    def _begin(self, tile: Tile) -> None:
         """Begin all sums that nothing was added to so far, and load the others."""
         plan, band = self._plan, tile.band
         if plan.overlaps:
@@ -130,7 +152,7 @@ class DirectWriter:
         else:
             self._fill(tile, range(plan.config.blocks))
 
-    def _end(self, tile: _Tile) -> None:
+    def _end(self, tile: Tile) -> None:
         """Finish all sums that nothing more is added to, and keep the others."""
         plan, band = self._plan, tile.band
         if plan.overlaps:
@@ -147,7 +169,7 @@ class DirectWriter:
                     self._finish(tile, range(plan.of_last, plan.config.blocks))
 
     @staticmethod
-    def _either(condition: Any, this: _Step, that: _Step, tile: _Tile, blocks: Sequence[int]) -> None:
+    def _either(condition: Any, this: _Step, that: _Step, tile: Tile, blocks: Sequence[int]) -> None:
         with T.If(condition):
             with T.Then():
                 this(tile, blocks)
@@ -155,7 +177,7 @@ class DirectWriter:
                 that(tile, blocks)
 
     @staticmethod
-    def _coordinates_of(tile: _Tile, blocks: Sequence[int]) -> list[tuple[int, emit.Coordinates]]:
+    def _coordinates_of(tile: Tile, blocks: Sequence[int]) -> list[tuple[int, emit.Coordinates]]:
         """List sums of a tile: number, and image, block, row and column of the result."""
         band, columns = tile.band, tile.tiles.columns
         return [
@@ -166,7 +188,7 @@ class DirectWriter:
     def _indices(self, coordinates: emit.Coordinates) -> Any:
         return emit.ramp(emit.offset(self._layer.out, *coordinates), self._lanes)
 
-    def _fill(self, tile: _Tile, blocks: Sequence[int]) -> None:
+    def _fill(self, tile: Tile, blocks: Sequence[int]) -> None:
         for block in blocks:
             initial = emit.splat(0.0, self._lanes)
             if self._bias is not None:
@@ -177,15 +199,15 @@ class DirectWriter:
             for number, _ in self._coordinates_of(tile, [block]):
                 tile.sums[number] = initial
 
-    def _load(self, tile: _Tile, blocks: Sequence[int]) -> None:
+    def _load(self, tile: Tile, blocks: Sequence[int]) -> None:
         for number, coordinates in self._coordinates_of(tile, blocks):
             tile.sums[number] = self._out[self._indices(coordinates)]
 
-    def _keep(self, tile: _Tile, blocks: Sequence[int]) -> None:
+    def _keep(self, tile: Tile, blocks: Sequence[int]) -> None:
         for number, coordinates in self._coordinates_of(tile, blocks):
             T.buffer_store(self._out, tile.sums[number], [self._indices(coordinates)])
 
-    def _finish(self, tile: _Tile, blocks: Sequence[int]) -> None:
+    def _finish(self, tile: Tile, blocks: Sequence[int]) -> None:
         # A long epilogue is a loop over stored sums, since many copies of its code take seconds to compile.
         if not emit.is_long(self._layer.epilogue):
             for number, coordinates in self._coordinates_of(tile, blocks):
@@ -204,24 +226,33 @@ class DirectWriter:
 
     # --- the sums --------------------------------------------------------------------------------------------------
 
-    def _sum_up(self, tile: _Tile) -> None:
-        plan, layer, data = self._plan, self._layer, self._layer.data
-        (height, _), (down, _), (top, *_), (reach, _) = layer.kernel, layer.strides, layer.padding, layer.dilation
+    def _sum_up(self, tile: Tile) -> None:
+        reach = self.reach_of(tile)
+        here = T.Bind(tile.band.chunk * self._plan.config.depth)
+        with (
+            T.serial(here, tirx.min(here + self._plan.config.depth, reach.sources)) as source,
+            T.serial(reach.begin, reach.end) as tap,
+        ):
+            self.add_row(tile, reach, T.Bind(source), tap)
+
+    def reach_of(self, tile: Tile) -> Reach:
+        """Write what a tile reads."""
+        layer, data = self._layer, self._layer.data
+        (height, _), (down, _), (top, *_), (dilation, _) = layer.kernel, layer.strides, layer.padding, layer.dilation
         # Rows of the filter that lie in the padding are left out of the loop.
         row = T.Bind(tile.row * down - top)
-        begin = T.Bind(tirx.max(0, tirx.floordiv(reach - 1 - row, reach))) if top else 0
-        end = T.Bind(tirx.min(height, tirx.floordiv(data.height - row + reach - 1, reach)))
+        begin = T.Bind(tirx.max(0, tirx.floordiv(dilation - 1 - row, dilation))) if top else 0
+        end = T.Bind(tirx.min(height, tirx.floordiv(data.height - row + dilation - 1, dilation)))
         first = T.Bind(tile.band.begin // data.lanes)
-        count = T.Bind((tile.band.stop + data.lanes - 1) // data.lanes - first)
-        here = T.Bind(tile.band.chunk * plan.config.depth)
-        with (
-            T.serial(here, tirx.min(here + plan.config.depth, count)) as source,
-            T.serial(begin, end) as tap,
-        ):
-            self._taps(tile, T.Bind(first + source), T.Bind(source), tap, row + tap * reach)
+        sources = T.Bind((tile.band.stop + data.lanes - 1) // data.lanes - first)
+        return Reach(row, begin, end, first, sources)
 
-    def _taps(self, tile: _Tile, block: Any, source: Any, tap: Any, row: Any) -> None:
+    def add_row(self, tile: Tile, reach: Reach, source: Any, tap: Any) -> None:
         """Add what one row of the filter gives on one block of input channels."""
+        row = reach.row + tap * self._layer.dilation[0]
+        self._taps(tile, T.Bind(reach.first + source), source, tap, row)
+
+    def _taps(self, tile: Tile, block: Any, source: Any, tap: Any, row: Any) -> None:
         plan, layer, data = self._plan, self._layer, self._layer.data
         packed = T.Bind(((tile.band.unit * plan.sources + source) * layer.kernel[0] + tap) * layer.kernel[1])
         if plan.is_by_pixel(self._machine.registers):
@@ -239,7 +270,7 @@ class DirectWriter:
                 else:
                     self._channels(tile, block, pixel, packed + column, inside)
 
-    def _pixels(self, tile: _Tile, pixel: Any, packed: Any) -> None:
+    def _pixels(self, tile: Tile, pixel: Any, packed: Any) -> None:
         """Add what one row of the filter gives on plain data: each number is loaded once, and used with all taps."""
         layer, blocks, lanes = self._layer, self._plan.config.blocks, self._lanes
         uses: dict[int, list[tuple[int, int]]] = {}
@@ -257,15 +288,15 @@ class DirectWriter:
     def _fetch(self, packed: Any, number: Any) -> None:
         """Fetch this tile's share of the weights behind this chunk: of the next chunk, or of the next unit."""
         plan, (height, width) = self._plan, self._layer.kernel
-        size = self._layer.data.lanes * plan.config.blocks * self._lanes
-        share = -(-size // (_LINE * plan.tiles_of_band))
+        size, line_size = self._layer.data.lanes * plan.config.blocks * self._lanes, emit.LINE // bytes_of(self._layer)
+        share = -(-size // (line_size * plan.tiles_of_band))
         ahead = packed + plan.config.depth * height * width
         # The tiles of a band share the fetching: each weight is fetched once for a band.
-        first = T.Bind(ahead * size + number * (share * _LINE))
+        first = T.Bind(ahead * size + number * (share * line_size))
         for line in range(share):
-            emit.fetch(self._weights[first + line * _LINE], 2)
+            emit.fetch(self._weights[first + line * line_size], 2)
 
-    def _channels(self, tile: _Tile, block: Any, pixel: Any, packed: Any, inside: Sequence[bool]) -> None:
+    def _channels(self, tile: Tile, block: Any, pixel: Any, packed: Any, inside: Sequence[bool]) -> None:
         """Add what one tap gives: a channel's numbers are broadcast, and multiplied with all its weights."""
         data, blocks, lanes = self._layer.data, self._plan.config.blocks, self._lanes
         with T.serial(*self._own_lanes(tile, block)) as channel:
@@ -276,7 +307,7 @@ class DirectWriter:
                     number = self._data[pixel + t * self._layer.strides[1] * data.lanes + channel]
                     self._multiply(tile, t, T.Bind(emit.splat(number, lanes)), weights)
 
-    def _own_lanes(self, tile: _Tile, block: Any) -> tuple[Any, Any]:
+    def _own_lanes(self, tile: Tile, block: Any) -> tuple[Any, Any]:
         """Return which lanes of an input block are channels that the unit reads: the first, and behind the last."""
         data, plan = self._layer.data, self._plan
         inputs = data.channels // self._layer.groups
@@ -285,7 +316,7 @@ class DirectWriter:
         end = T.Bind(tirx.min(tile.band.stop - block * data.lanes, data.lanes))
         return 0 if plan.is_whole else T.Bind(tirx.max(tile.band.begin - block * data.lanes, 0)), end
 
-    def _elements(self, tile: _Tile, pixel: Any, packed: Any, inside: Sequence[bool]) -> None:
+    def _elements(self, tile: Tile, pixel: Any, packed: Any, inside: Sequence[bool]) -> None:
         """Add what one tap gives: vectors of channels are loaded, and the weights multiplied with one element each."""
         data, blocks, lanes = self._layer.data, self._plan.config.blocks, self._lanes
         columns = [t for t in range(tile.tiles.columns) if inside[t]]
@@ -297,7 +328,7 @@ class DirectWriter:
             for t, vector in zip(columns, vectors, strict=True):
                 self._multiply(tile, t, vector, weights, channel)
 
-    def _multiply(self, tile: _Tile, t: int, numbers: Any, weights: Sequence[Any], element: int | None = None) -> None:
+    def _multiply(self, tile: Tile, t: int, numbers: Any, weights: Sequence[Any], element: int | None = None) -> None:
         for block, weight in enumerate(weights):
             index = block * tile.tiles.columns + t
             tile.sums[index] = self.multiply_add(tile.sums[index], weight, numbers, element)

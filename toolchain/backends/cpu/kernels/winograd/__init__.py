@@ -14,7 +14,7 @@ Errors: see `winograd_algebra.ERRORS`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from tvm import tirx
 from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 
-from toolchain.backends.cpu.kernels import emit
+from toolchain.backends.cpu.kernels import direct, emit
+from toolchain.backends.cpu.kernels.direct.plan import bytes_of
 from toolchain.backends.cpu.kernels.emit import Argument, multiply_add, with_definitions
 from toolchain.backends.cpu.kernels.winograd import algebra
 from toolchain.backends.cpu.kernels.winograd import plan as winograd_plan
@@ -40,16 +41,13 @@ _AHEAD = 1024  # bytes for each lane: how far ahead weights are fetched
 
 def covers(layer: Layer) -> bool:
     """Whether this template can compute a layer."""
-    if not isinstance(layer, Conv) or layer.groups != 1:
-        return False
-    data, out = layer.data, layer.out
-    plain = layer.strides == layer.dilation == (1, 1) and max(layer.padding) <= 1
-    return (
-        layer.kernel == (algebra.TAPS, algebra.TAPS)
-        and plain
-        and data.lanes == out.lanes > 1
-        and data.dtype == out.dtype == "float32"
-    )
+    return isinstance(layer, Conv) and has_tiles(layer) and layer.data.dtype == layer.out.dtype == "float32"
+
+
+def has_tiles(layer: Conv) -> bool:
+    """Whether a layer can be computed in tiles, whatever numbers it computes with."""
+    plain = layer.groups == 1 and layer.strides == layer.dilation == (1, 1) and max(layer.padding) <= 1
+    return layer.kernel == (algebra.TAPS, algebra.TAPS) and plain and layer.data.lanes == layer.out.lanes > 1
 
 
 def configs(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
@@ -72,15 +70,12 @@ def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -
 
 
 def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
-    plan, out = WinogradPlan(layer, machine.lanes, config), layer.out
-    arguments = [Argument("data", layer.data.shape), Argument("weights", plan.packed)]
-    if layer.bias:
-        arguments.append(Argument("bias", (out.blocks, out.lanes)))
-    arguments += [*emit.arguments_of(layer.epilogue, out), Argument("out", out.shape)]
+    plan = WinogradPlan(layer, machine.lanes, config)
 
     def body(*buffers: Any) -> None:
-        _WinogradWriter(plan, machine, buffers).write()
+        WinogradWriter(plan, machine, buffers).write()
 
+    arguments = direct.arguments(layer, Argument("weights", plan.packed))
     return with_definitions(emit.kernel(arguments, body, {}), machine)
 
 
@@ -109,7 +104,15 @@ class _Strip:
     number: Any
 
 
-class _WinogradWriter:
+class WinogradWriter:
+    """Writes one kernel.
+
+    Attributes:
+        dtype: Type of the transformed inputs; products and results are transformed in float32.
+    """
+
+    dtype = "float32"
+
     def __init__(self, plan: WinogradPlan, machine: Machine, buffers: Sequence[Any]) -> None:
         self._plan, self._layer, self._lanes, self._tile = plan, plan.layer, plan.lanes, plan.config.tile
         self._machine, self._cores = machine, machine.cores
@@ -127,8 +130,9 @@ class _WinogradWriter:
     def _write_fused(self) -> None:
         plan = self._plan
         with emit.shared(plan.chunks, self._cost) as chunk:
-            sizes = plan.transformed_size, plan.columns_size, plan.halves_size, plan.products_size
-            transformed, columns, halves, products = spaces(self._lanes, *sizes)
+            inputs = [(size, self.dtype) for size in (plan.transformed_size, plan.columns_size)]
+            sums = plan.halves_size, plan.products_size
+            transformed, columns, halves, products = spaces(self._lanes, *inputs, *sums)
             with T.serial(0, self._layer.data.blocks) as block:
                 self._transform_inputs(chunk, block, transformed, 0, columns)
             with T.serial(0, plan.groups) as group:
@@ -138,9 +142,9 @@ class _WinogradWriter:
         plan, blocks, shares = self._plan, self._layer.data.blocks, self._plan.shares(self._cores)
         size = plan.transformed_size
         # All inputs are transformed before any product: the cores meet once in between.
-        (transformed,) = spaces(self._lanes, plan.chunks * size)
+        (transformed,) = spaces(self._lanes, (plan.chunks * size, self.dtype))
         with T.parallel(0, plan.chunks * shares) as work:
-            (columns,) = spaces(self._lanes, plan.columns_size)
+            (columns,) = spaces(self._lanes, (plan.columns_size, self.dtype))
             chunk, share = T.Bind(work // shares), T.Bind(work % shares)
             with T.serial(T.Bind(share * blocks // shares), T.Bind((share + 1) * blocks // shares)) as block:
                 self._transform_inputs(chunk, block, transformed, T.Bind(chunk * size), columns)
@@ -195,7 +199,7 @@ class _WinogradWriter:
         # Columns of the padding, left and right.
         for outside in ((0, begin), (end, count)):
             with T.serial(*outside) as column:
-                self._store_column(columns, column, [emit.splat(0.0, self._lanes)] * self._plan.side)
+                self._store_column(columns, column, [emit.splat(0.0, self._lanes, self.dtype)] * self._plan.side)
         for rows, inside in self._kinds_of_rows():
             with _only_if(tirx.all(strip.row >= rows.start, strip.row < rows.stop)):
                 pixel = T.Bind(emit.offset(data, strip.image, block, strip.row * self._tile - top, first))
@@ -204,10 +208,14 @@ class _WinogradWriter:
                         self._ramp(pixel + (row * data.width + column) * self._lanes) for row in range(len(inside))
                     ]
                     vectors = [
-                        T.Bind(self._data[index]) if real else emit.splat(0.0, self._lanes)
+                        T.Bind(self.input(self._data[index])) if real else emit.splat(0.0, self._lanes, self.dtype)
                         for index, real in zip(indices, inside, strict=True)
                     ]
                     self._store_column(columns, column, algebra.inputs(vectors, self._lanes))
+
+    def input(self, vector: Any) -> Any:
+        """Return a vector of the data as it is transformed."""
+        return vector
 
     def _store_column(self, columns: Space, column: Any, values: Sequence[Any]) -> None:
         for row, value in enumerate(values):
@@ -244,14 +252,40 @@ class _WinogradWriter:
         self, component: Any, row: Any, pass_number: Any, group: Any, transformed: Space, base: Any, products: Space
     ) -> None:
         """Multiply one component: `tiles` tiles of a chunk with a group of output blocks."""
-        plan, config, lanes, data = self._plan, self._plan.config, self._lanes, self._layer.data
+        plan, config, lanes = self._plan, self._plan.config, self._lanes
         outputs = [(block, tile) for block in range(config.blocks) for tile in range(config.tiles)]
-        sums = emit.Registers(len(outputs), lanes)
-        for number in range(len(outputs)):
-            sums[number] = emit.splat(0.0, lanes)
+        panel = T.Bind((group * plan.components + component) * plan.inputs * config.blocks * lanes)
+
+        def add(sums: emit.Registers, first: Any, end: Any) -> None:
+            self._add_blocks(sums, component, pass_number, panel, transformed, base, first, end)
+
+        for (block, tile), total in zip(outputs, self.sums(len(outputs), add), strict=True):
+            offset = row * plan.output_line + (block * plan.chunk + pass_number * config.tiles + tile) * lanes
+            products.store(total, offset)
+
+    def sums(self, count: int, add: Callable[[emit.Registers, Any, Any], None]) -> list[Any]:
+        """Return sums over all blocks of input channels; `add` adds what some of them give to sums in registers."""
+        sums = emit.Registers(count, self._lanes)
+        for number in range(count):
+            sums[number] = emit.splat(0.0, self._lanes)
+        add(sums, 0, self._layer.data.blocks)
+        return [sums[number] for number in range(count)]
+
+    def _add_blocks(  # noqa: PLR0913, PLR0917 - a product has that many coordinates
+        self,
+        sums: emit.Registers,
+        component: Any,
+        pass_number: Any,
+        panel: Any,
+        transformed: Space,
+        base: Any,
+        first: Any,
+        end: Any,
+    ) -> None:
+        """Add what some blocks of input channels give."""
+        plan, config, lanes = self._plan, self._plan.config, self._lanes
         step = config.blocks * lanes
-        panel = T.Bind((group * plan.components + component) * plan.inputs * step)
-        with T.serial(0, data.blocks) as block:
+        with T.serial(first, end) as block:
             tiles = T.Bind(
                 base + component * plan.input_line + (block * plan.chunk + pass_number * config.tiles) * lanes
             )
@@ -267,9 +301,6 @@ class _WinogradWriter:
                     self._fetch_ahead(panel, pass_number, block * lanes + channel, step)
                     numbers = [transformed.number(tiles + channel + t * lanes) for t in range(config.tiles)]
                     self._add(sums, numbers, T.Bind(panel + (block * lanes + channel) * step))
-        for number, (block, tile) in enumerate(outputs):
-            offset = row * plan.output_line + (block * plan.chunk + pass_number * config.tiles + tile) * lanes
-            products.store(sums[number], offset)
 
     def _add(self, sums: Any, numbers: Sequence[Any], line: Any, element: int | None = None) -> None:
         blocks = self._plan.config.blocks
@@ -288,7 +319,7 @@ class _WinogradWriter:
             number: The use of `elements` weights in this pass.
             elements: How many are used at once.
         """
-        plan, of_line = self._plan, emit.LINE // 4
+        plan, of_line = self._plan, emit.LINE // bytes_of(self._layer)
         lines = -(-elements // (of_line * plan.config.passes))
         if plan.config.passes == 1:
             first = panel + number * elements + _AHEAD * self._lanes // 4
@@ -319,12 +350,12 @@ class _WinogradWriter:
         last = self._layer.out.width - (plan.across - 1) * tile
         vectors = [halves.vector(start + column * plan.output_line) for column in range(plan.side)]
         results = algebra.outputs(vectors, lanes)
-        bias = None if self._bias is None else T.Bind(self._bias[self._ramp(block * lanes)])
+        finish = self.finish(block)
 
         def store(columns: range) -> None:
             for column in columns:
                 coordinates = (strip.image, block, strip.row * tile + row, across * tile + column)
-                value = results[column] if bias is None else results[column] + bias
+                value = finish(results[column])
                 value = emit.apply_epilogue(value, self._layer.epilogue, self._others, coordinates, lanes)
                 T.buffer_store(self._out, value, [self._ramp(emit.offset(self._layer.out, *coordinates))])
 
@@ -332,3 +363,10 @@ class _WinogradWriter:
         if last < tile:
             with _only_if(across < plan.across - 1):
                 store(range(last, tile))
+
+    def finish(self, block: Any) -> Callable[[Any], Any]:
+        """Return what makes a result of a transformed sum of an output block, before the epilogue."""
+        if self._bias is None:
+            return lambda value: value
+        bias = T.Bind(self._bias[self._ramp(block * self._lanes)])
+        return lambda value: value + bias

@@ -62,7 +62,7 @@ def inputs(d: Sequence[Any], lanes: int) -> list[Any]:
     """Write the transform of one row or column of m + 2 input vectors."""
 
     def c(number: float) -> Any:
-        return emit.splat(number, lanes)
+        return emit.splat(number, lanes, emit.element_type(d[0]))
 
     if len(d) == 4:  # noqa: PLR2004 - F(2x2)
         return [T.Bind(value) for value in (d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3])]

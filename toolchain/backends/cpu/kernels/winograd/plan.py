@@ -6,6 +6,7 @@ import itertools
 from dataclasses import dataclass
 
 from toolchain.backends.cpu.kernels import emit
+from toolchain.backends.cpu.kernels.direct.plan import bytes_of
 from toolchain.backends.cpu.layers import Conv
 from toolchain.backends.cpu.machine import Machine
 
@@ -107,7 +108,7 @@ class WinogradPlan:
     @property
     def by_element(self) -> bool:
         """Whether inputs are taken from vectors, all lanes one after the other."""
-        return self.lanes == _BY_ELEMENT
+        return self.lanes == _BY_ELEMENT or self.layer.is_half
 
     @property
     def inputs(self) -> int:
@@ -189,7 +190,7 @@ def _fits(config: Config, layer: Conv, machine: Machine) -> bool:
     if registers > machine.registers or plan.chunk >= plan.all_tiles + config.tiles:
         return False
     return bool(config.fused) or (
-        not plan.fused(machine.cores) and 4 * plan.chunks * plan.transformed_size <= _MOST_BYTES
+        not plan.fused(machine.cores) and bytes_of(plan.layer) * plan.chunks * plan.transformed_size <= _MOST_BYTES
     )
 
 
@@ -197,7 +198,11 @@ def cost(plan: WinogradPlan, machine: Machine) -> float:
     """Estimate the time of the busiest core, in units of one vector multiply-add."""
     blocks = plan.layer.data.blocks
     transform, group = plan.chunk * _transform(plan), _gemm(plan, machine) + plan.chunk * _finish(plan)
-    weights, inputs = plan.components * plan.inputs * plan.layer.out.blocks * plan.lanes * 4, plan.transformed_size * 4
+    each = bytes_of(plan.layer)
+    weights, inputs = (
+        plan.components * plan.inputs * plan.layer.out.blocks * plan.lanes * each,
+        plan.transformed_size * each,
+    )
     fused = plan.fused(machine.cores)
     resident = inputs if fused else plan.chunks * inputs
     group += _LARGE * inputs if 2 * resident > machine.l2_bytes else 0
@@ -214,7 +219,7 @@ def cost(plan: WinogradPlan, machine: Machine) -> float:
         again = rounds * inputs if resident > machine.l2_bytes else 0
         again += rounds * (1 - 1 / turns) * (panels if panels + inputs > machine.l2_bytes else 0)
     reads_alone = fused or machine.cores == 1
-    first = _either(work / turns, weights * _MEMORY[plan.lanes] * (_ALONE if reads_alone else 1))
+    first = _either(work / turns, weights * _MEMORY[machine.float32_lanes] * (_ALONE if reads_alone else 1))
     return first + _either(work * (1 - 1 / turns), again * _CACHE)
 
 
@@ -226,7 +231,7 @@ def _either(*costs: float) -> float:
 def _gemm(plan: WinogradPlan, machine: Machine) -> float:
     """Return the cost of multiplying the inputs of a chunk with the weights of a group."""
     tiles, blocks, passes = plan.config.tiles, plan.config.blocks, plan.config.passes
-    bytes_of_step = blocks * plan.lanes * 4
+    bytes_of_step = blocks * plan.lanes * bytes_of(plan.layer)
     loads = blocks + tiles / (plan.lanes if plan.by_element else 1) + bytes_of_step / emit.LINE / passes
     step = max(tiles * blocks, loads, _LEAST_SUMS) + _LOAD * loads
     far = (
@@ -250,4 +255,5 @@ def _finish(plan: WinogradPlan) -> float:
     operations = {2: 3, 4: 12}[tile] * (side + tile) + (1 + len(layer.epilogue)) * tile**2
     reads = sum(op.other is not None for op in layer.epilogue)
     moves = side**2 + 2 * side * tile + (1 + reads) * tile**2
-    return plan.config.blocks * (operations + _MOVE_OUTPUT * moves)
+    # Products are transformed in float32, which takes two vectors for one of float16.
+    return plan.config.blocks * (operations + _MOVE_OUTPUT * moves) * (2 if layer.is_half else 1)

@@ -1,0 +1,122 @@
+"""Winograd convolution in float16: as `winograd`, but transformed inputs, weights and short sums are float16.
+
+Inputs are transformed in float16, times a power of two that keeps them within its range. Sums of a few products are in
+float16, those of some of these too, and the rest in float32, as is the transform of the products: what lies between the
+transforms is larger than the results, so that rounding shows more than in a direct convolution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm import tirx
+from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
+
+from toolchain.backends.cpu.kernels import direct, emit, winograd
+from toolchain.backends.cpu.kernels.emit import Argument
+from toolchain.backends.cpu.kernels.float16 import bounds
+from toolchain.backends.cpu.kernels.float16.emit import zeros_on_stack
+from toolchain.backends.cpu.kernels.winograd import plan as winograd_plan
+from toolchain.backends.cpu.kernels.winograd.plan import Config, WinogradPlan
+from toolchain.backends.cpu.layers import FLOAT16, Conv, Layer
+from toolchain.backends.cpu.machine import Machine, half_registers
+
+__all__ = ["NAME", "Config", "configs", "covers", "kernel", "pack"]
+
+NAME = "float16_winograd"
+
+_CHAIN = 4  # blocks of input channels that are summed in registers
+_SUM = 16  # blocks whose sum is in float16
+# By the size of a tile: the power of two by which inputs are divided, since transforms enlarge them 4 and 20.25 times.
+_POWERS = {2: 2, 4: 5}
+
+
+def covers(layer: Layer) -> bool:
+    """Whether this template can compute a layer."""
+    return isinstance(layer, Conv) and winograd.has_tiles(layer) and layer.data.dtype == layer.out.dtype == FLOAT16
+
+
+def configs(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
+    """List the candidates with their estimated cost, the cheapest first."""
+    return winograd_plan.configs(layer, half_registers(machine))
+
+
+def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -> NDArray[np.float16]:
+    """Return weights [out, in, 3, 3] as the kernel reads them: those of `winograd`, then factors of outputs."""
+    ordered = winograd.pack(layer, machine, config, weights)
+    # [groups of blocks, components, channels in, blocks of a group, lanes]
+    firsts = range(0, ordered.shape[2], _SUM * machine.lanes)
+    sums = np.add.reduceat(np.abs(ordered), firsts, axis=2).max(axis=(1, 2))
+    return bounds.packed(ordered, bounds.powers(sums)[:, None, None], sums.size)
+
+
+def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
+    plan = WinogradPlan(layer, machine.lanes, config)
+    factors = int(np.prod(plan.packed))
+
+    def body(*buffers: Any) -> None:
+        _Writer(plan, half_registers(machine), buffers, factors).write()
+
+    weights = Argument("weights", (factors + layer.out.blocks * layer.out.lanes,), FLOAT16)
+    return emit.kernel(direct.arguments(layer, weights), body, {})
+
+
+class _Writer(winograd.WinogradWriter):
+    dtype = FLOAT16
+
+    def __init__(self, plan: WinogradPlan, machine: Machine, buffers: Any, factors: int) -> None:
+        """Take the processor, the flat buffers of the arguments, and where factors begin behind the weights."""
+        super().__init__(plan, machine, buffers)
+        self._factors, self._power = factors, _POWERS[plan.config.tile]
+
+    def input(self, vector: Any) -> Any:
+        return vector * emit.splat(2.0**-self._power, self._lanes, FLOAT16)
+
+    def sums(self, count: int, add: Callable[[emit.Registers, Any, Any], None]) -> list[Any]:
+        lanes, blocks = self._lanes, self._layer.data.blocks
+        sums = emit.Registers(count, lanes, FLOAT16)
+
+        def chain(first: Any, end: Any) -> None:
+            for number in range(count):
+                sums[number] = emit.splat(0.0, lanes, FLOAT16)
+            add(sums, first, end)
+
+        if blocks <= _CHAIN:
+            chain(0, blocks)
+            return [emit.in_type(sums[number], "float32", lanes) for number in range(count)]
+        halves = zeros_on_stack(count, lanes, FLOAT16)
+
+        def chains(first: Any, end: Any) -> None:
+            with T.serial(0, T.Bind((end - first + _CHAIN - 1) // _CHAIN)) as number:
+                begin = T.Bind(first + number * _CHAIN)
+                chain(begin, T.Bind(tirx.min(begin + _CHAIN, end)))
+                for index in range(count):
+                    T.buffer_store(halves, halves[index] + sums[index], [index])
+
+        if blocks <= _SUM:
+            chains(0, blocks)
+            return [emit.in_type(halves[number], "float32", lanes) for number in range(count)]
+        totals = zeros_on_stack(count, lanes, "float32")
+        with T.serial(0, -(-blocks // _SUM)) as number:
+            first = T.Bind(number * _SUM)
+            chains(first, T.Bind(tirx.min(first + _SUM, blocks)))
+            with T.serial(0, count) as index:
+                T.buffer_store(totals, totals[index] + emit.in_type(halves[index], "float32", lanes), [index])
+                T.buffer_store(halves, emit.splat(0.0, lanes, FLOAT16), [index])
+        return [totals[number] for number in range(count)]
+
+    def finish(self, block: Any) -> Callable[[Any], Any]:
+        lanes = self._lanes
+        index = emit.ramp(self._factors + block * lanes, lanes)
+        factor = emit.in_type(self._weights[index], "float32", lanes) * emit.splat(2.0**self._power, lanes)
+        factor = T.Bind(factor)
+        bias = None if self._bias is None else T.Bind(self._bias[emit.ramp(block * lanes, lanes)])
+
+        def finished(value: Any) -> Any:
+            scaled = value * factor
+            return T.Bind(emit.in_type(scaled if bias is None else scaled + bias, FLOAT16, lanes))
+
+        return finished
