@@ -70,7 +70,7 @@ def data_bytes(tensor: onnx.TensorProto) -> int:
     """
     if tensor.data_type not in _NUMBERS:
         return int(tensor.ByteSize())
-    return math.prod(tensor.dims) * int(helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+    return int(math.prod(tensor.dims)) * int(helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
 
 
 def size(proto: onnx.ModelProto) -> int:
