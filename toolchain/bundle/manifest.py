@@ -11,8 +11,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
-from toolchain import files
+from toolchain import files, pictures
 from toolchain.errors import VerificationError
+from toolchain.pictures import Pictures
 from toolchain.tensors import DTYPES, TensorSpec
 from toolchain.validation import FEW_KEYS, FIRST_FAULT, words
 
@@ -229,11 +230,12 @@ class Manifest:
     int8: InInt8 | None = None
     activations: _Count | None = None  # bytes that activations and outputs take; None where they are not planned
     sparse: Sparse | None = None  # the zeros in its weights; None where no kernel leaves any out
+    pictures: Pictures | None = None  # how pictures become its input, and its output objects; None for tensors only
 
     def encoded(self) -> bytes:
         """Return the manifest as the bytes of manifest.json."""
         document = asdict(self)
-        for name in ("reference", "records", "modelled", "half", "int8", "activations", "sparse"):
+        for name in ("reference", "records", "modelled", "half", "int8", "activations", "sparse", "pictures"):
             if document[name] is None:
                 del document[name]
         if self.records is not None and not self.records.modelled:  # bundles of before there were models are the same
@@ -321,6 +323,8 @@ def _faults(manifest: Manifest, data: bytes) -> list[str]:
     faults += [f"files: it does not list {name}" for name in FILES if name not in manifest.files]
     faults += _amount_faults(manifest) if PARAMS in manifest.files and GRAPH_TEXT in manifest.files else []
     faults += ["outputs: the list is empty"] if not manifest.outputs else []
+    if manifest.pictures and not faults:
+        faults += pictures.faults(manifest.pictures, manifest.inputs, manifest.outputs)
     faults += ["board: it is a file name, not a board name"] if manifest.board.endswith(".toml") else []
     if not faults and manifest.encoded() != data:
         faults.append("it does not have the exact form that the toolchain writes")

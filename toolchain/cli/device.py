@@ -41,6 +41,7 @@ class DeployOptions:
     toolchain: str | None = common.toolchain()
     model: common.ModelOptions = record(common.ModelOptions)
     inputs: common.InputOptions = record(common.InputOptions)
+    pictures: common.PictureOptions = record(common.PictureOptions)
     measuring: common.MeasureOptions = record(common.MeasureOptions)
     report: common.ReportOptions = record(common.ReportOptions)
     compiling: common.CompileOptions = record(common.CompileOptions)
@@ -77,6 +78,7 @@ class DeployOptions:
             raise InputError("-o keeps a new bundle, but this is already a bundle", hint="leave -o out")
         self.registry.check(source)
         fixing = {"--shape": self.model.shapes, "--dim": self.model.dims, "--fix": self.model.fixed}
+        fixing |= {"--pre": self.pictures.pre, "--post": self.pictures.post}
         fixing["--max-ram"] = (str(self.compiling.max_ram),) if self.compiling.max_ram else ()
         if built and (unused := [name for name, values in fixing.items() if values]):
             raise InputError(f"{unused[0]} is for models, but this one is already built", hint=f"leave {unused[0]} out")
@@ -155,7 +157,7 @@ def run_deploy(console: Console, source: str, options: DeployOptions) -> Result:
     entry = device.device(board)
     connection.announce(entry, board, device, console.say)
     request = options.compiling.request(
-        options.model.model(source, options.inputs),
+        options.pictures.add_to(options.model.model(source, options.inputs)),
         board,
         console.say,
         options.toolchain,

@@ -328,6 +328,7 @@ def _manifest(work: _Compilation, staging: Path, activations: int | None) -> Man
         int8=work.int8,
         activations=activations,
         sparse=_sparse(work),
+        pictures=work.request.pictures,
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolchain import files, temporary, tensors
+from toolchain.device import pictures as device_pictures
 from toolchain.device.installed import DeviceRelease
 from toolchain.device.runner import SMOKE, Processor, Run
 from toolchain.device.shipment import Sent, Tell
@@ -38,6 +39,7 @@ class Sampled:
         peak_rss_kib: Largest memory use of a process.
         processor: The accelerator of the kernels; None for the CPU.
         sent: The blobs sent.
+        objects: For raw pictures, the objects of each.
     """
 
     outputs: Mapping[str, NDArray[Any]]
@@ -48,6 +50,7 @@ class Sampled:
     peak_rss_kib: int
     processor: Processor | None
     sent: Sent
+    objects: tuple[NDArray[Any], ...] = ()
 
 
 def run_all(release: DeviceRelease, series: Series, progress: Tell | None = None) -> Sampled:
@@ -65,12 +68,16 @@ def run_all(release: DeviceRelease, series: Series, progress: Tell | None = None
     release = replace(release, bundle=None)  # the device has its files: each piece sends inputs alone
     specs = release.manifest.outputs
     outputs = {spec.name: np.empty((series.count, *spec.shape), spec.dtype) for spec in specs}
-    ranges = pieces(series.count, [*release.manifest.inputs, *specs])
+    given = [TensorSpec("0", (series.picture_bytes,), "uint8")] if series.picture_bytes else release.manifest.inputs
+    ranges = pieces(series.count, [*given, *specs])
     runs, sent = [], []
+    objects: list[NDArray[Any]] = []
     for piece in ranges:
         if progress:
             progress(Step("running the samples", piece.start, series.count, "samples"))
-        run, transfer = _run_piece(release, series.take(piece), len(piece))
+        run, transfer = run_piece(release, series.take(piece), len(piece), pictures=series.picture_bytes > 0)
+        if run.objects is not None and release.manifest.pictures:
+            objects += device_pictures.read_objects(run.objects, release.manifest.pictures.plan, len(piece))
         for name, value in run.outputs.items():
             outputs[name][piece.start : piece.stop] = value
         runs.append(run)
@@ -84,6 +91,7 @@ def run_all(release: DeviceRelease, series: Series, progress: Tell | None = None
         peak_rss_kib=max(run.peak_rss_kib for run in runs),
         processor=runs[-1].processor,
         sent=Sent(sum(s.count for s in sent), sum(s.skipped for s in sent), sum(s.seconds for s in sent)),
+        objects=tuple(objects),
     )
 
 
@@ -97,11 +105,32 @@ def pieces(count: int, specs: Sequence[TensorSpec]) -> list[range]:
     return [range(start, min(start + step, count)) for start in range(0, count, step)]
 
 
-def _run_piece(release: DeviceRelease, inputs: Tensors, count: int) -> tuple[Run, Sent]:
+def run_piece(
+    release: DeviceRelease, inputs: Tensors, count: int, *, pictures: bool = False, keep_input: bool = False
+) -> tuple[Run, Sent]:
+    """Run samples in one process, and remove their inputs afterwards.
+
+    Args:
+        release: The release, whose files are on the device.
+        inputs: Inputs by name, each (samples, ...); or pictures with the names 0, 1 and so on.
+        count: Number of samples.
+        pictures: Whether they are pictures.
+        keep_input: For pictures, whether to fetch the input of the last one.
+
+    Raises:
+        DeviceError, VerificationError: As `run_all`.
+    """
+    plan = replace(SMOKE, samples=count)
+    if pictures:
+        plan = replace(
+            plan,
+            objects=device_pictures.most_bytes(release.manifest, count, keep_input=keep_input),
+            keep_input=keep_input,
+        )
     digest = files.sha256_bytes(tensors.encode(inputs))
     with temporary.folder() as work, _drop_afterwards(release.device.store, digest):
         installed = release.install(inputs, Path(work))
-        run = installed.run(replace(SMOKE, samples=count))
+        run = installed.run(plan)
     faults = tensors.check_signature(run.outputs, [spec.stacked(count) for spec in release.manifest.outputs])
     if faults or len(run.each_ns) != count:
         raise VerificationError("the device's outputs do not have the model's signature", details="\n".join(faults))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from toolchain.models import inputs
+from toolchain.pictures import Steps
 
 
 @dataclass(frozen=True)
@@ -17,3 +18,4 @@ class Model:
     given: inputs.Source = field(default_factory=inputs.Source)
     fixed: Mapping[str, str] = field(default_factory=dict)  # values of inputs that become constants, as text
     dims: Mapping[str, int] = field(default_factory=dict)  # sizes of open dimensions by name
+    pictures: Steps | None = None  # steps for pictures; None for those of a pipeline.toml beside the file, if any

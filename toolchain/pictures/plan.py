@@ -106,7 +106,8 @@ def _before(steps: Sequence[Step], inputs: Sequence[TensorSpec]) -> Plan:
     for first, second in zip(steps, steps[1:], strict=False):
         if _STAGES[first.name] > _STAGES[second.name]:
             raise second.fault(
-                f"it must come before {first.name}", "the order is: resize and color; scale, mean, std; layout and dtype"
+                f"it must come before {first.name}",
+                "the order is: resize and color; scale, mean, std; layout and dtype",
             )
     by_name = {step.name: step for step in steps}
     if len(inputs) != 1 or len(inputs[0].shape) != _RANK or inputs[0].shape[0] != 1:
@@ -138,7 +139,9 @@ def _input_of(spec: TensorSpec, steps: dict[str, Step]) -> Plan:
         hint = "add the step color=gray" if 1 in layouts.values() else "leave the pipeline out"
         raise InputError(f"the model's input {spec} is not a picture with {channels} channel(s)", hint=hint)
     if not wanted and len(fitting) > 1:
-        raise InputError(f"the model's input {spec} may be nchw or nhwc", hint="add the step layout=nchw or layout=nhwc")
+        raise InputError(
+            f"the model's input {spec} may be nchw or nhwc", hint="add the step layout=nchw or layout=nhwc"
+        )
     layout = next(name for name in layouts if name == (wanted or fitting[0]))
     if spec.dtype not in get_args(Element):
         raise InputError(f"the model's input is {spec.dtype}", hint=f"pictures become {', '.join(get_args(Element))}")
@@ -220,9 +223,7 @@ def _classes(plan: Plan, step: Step, spec: TensorSpec, *, softmax: bool) -> Plan
     most = step.whole(key, min(5, spec.elements), 1, min(spec.elements, _MOST_OBJECTS))
     # The lowest float: without a limit, each finite score counts.
     lowest = -3.4028234663852886e38
-    return replace(
-        plan, head="classes", softmax=softmax, most=most, classes=spec.elements, candidates=1, score=lowest
-    )
+    return replace(plan, head="classes", softmax=softmax, most=most, classes=spec.elements, candidates=1, score=lowest)
 
 
 def _boxes(plan: Plan, step: Step, spec: TensorSpec) -> Plan:

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic.dataclasses import dataclass as checked_dataclass
+
 from toolchain import files
 from toolchain.errors import InputError, did_you_mean, reason
 from toolchain.validation import CONFIG, parse_toml, validate
-from pydantic.dataclasses import dataclass as checked_dataclass
 
 FILE = "pipeline.toml"
 VALUE = ""
@@ -110,7 +111,9 @@ class Steps:
             if name is not None:
                 labels = _read_labels(folder / name)
             # Without the path: a bundle has the labels themselves.
-            texts.append(step.text if name is None else step.text.replace(f"labels={name}", f"labels={Path(name).name}"))
+            texts.append(
+                step.text if name is None else step.text.replace(f"labels={name}", f"labels={Path(name).name}")
+            )
         return cls(tuple(text.strip() for text in pre), tuple(texts), labels)
 
     @property
@@ -161,7 +164,9 @@ def _parse(text: str, known: Mapping[str, Sequence[str]]) -> Step:
 def _pair(item: str, text: str) -> tuple[str, str]:
     key, equals, value = item.partition("=")
     if not (key.strip() and equals and value.strip()):
-        raise InputError(f"step {text!r}: {item!r} is not of the form KEY=VALUE", hint="write commas between parameters")
+        raise InputError(
+            f"step {text!r}: {item!r} is not of the form KEY=VALUE", hint="write commas between parameters"
+        )
     return key.strip(), value.strip()
 
 
@@ -217,7 +222,9 @@ def read_file(path: Path) -> Steps | None:
     except OSError as fault:
         raise InputError(f"cannot read {path}", details=reason(fault), hint="check the file") from fault
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
-        raise InputError(f"{path} is not a TOML file", details=str(fault), hint='write: pre = ["scale=1/255"]') from fault
+        raise InputError(
+            f"{path} is not a TOML file", details=str(fault), hint='write: pre = ["scale=1/255"]'
+        ) from fault
     contents, wrong = validate(_File, table, "pipeline")
     if wrong:
         raise InputError(

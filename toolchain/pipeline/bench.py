@@ -15,7 +15,7 @@ from toolchain.device.energy import Energy
 from toolchain.device.installed import DeviceRelease
 from toolchain.device.lock import Owner
 from toolchain.models import inputs
-from toolchain.pipeline import device_programs
+from toolchain.pipeline import device_programs, pictures
 from toolchain.pipeline.deploy import measure, read_labels, top_classes
 from toolchain.pipeline.report import Report
 from toolchain.progress import Stages, stage
@@ -72,7 +72,7 @@ def _read_inputs(
 ) -> tuple[Tensors, list[str]]:
     """Return inputs and labels that fit a release of this board, or refuse them."""
     check_board(manifest, device.board, root=device.store.folder)
-    return inputs.make(source, manifest.inputs), read_labels(settings.labels, manifest)
+    return inputs.make(pictures.for_release(source, manifest), manifest.inputs), read_labels(settings.labels, manifest)
 
 
 def _energy(

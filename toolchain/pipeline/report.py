@@ -11,6 +11,7 @@ from toolchain.bundle.manifest import InHalf, InInt8, Modelled, Sparse
 from toolchain.device.application import Started
 from toolchain.device.bench import Measurement
 from toolchain.device.energy import Energy
+from toolchain.device.pictures import PicturesChecked
 from toolchain.device.probe.facts import DeviceFacts
 from toolchain.device.shipment import Transfer
 from toolchain.device.trust import Verified
@@ -59,6 +60,7 @@ class Report:
     sparse: Sparse | None = None  # the zeros in the weights, where kernels leave them out
     board_reason: str = ""  # why a probe of the device chose this board type; empty if the user named it
     slot: str = ""  # the slot of the device's store; empty for the store's own releases
+    pictures: PicturesChecked | None = None  # the check of the steps for pictures; None if the release has none
     can_roll_back: bool = False  # whether the device keeps an earlier release
 
     @property
@@ -88,6 +90,7 @@ class Report:
             "outputs": self._outputs(),
             "unchecked": self.unchecked,
             "fidelity": fidelity,
+            "pictures": asdict(self.pictures) if self.pictures else None,
             "evaluation": self.evaluation.summary() if self.evaluation else None,
             "latency_ms": asdict(measured.latency),
             "periodic": periodic.document(measured.run.periodic, measured.latency.median)

@@ -91,6 +91,7 @@ def _result(report: Report) -> list[tuple[str, str]]:
         ("device", f"{facts.cpu or facts.machine}, {facts.cpus} CPUs, {facts.kernel}"),
         ("computed on", run.processor.text if run.processor else ""),
         ("outputs", _outputs_text(report)),
+        ("pictures", str(report.pictures or "")),
         ("samples", _fidelity_text(report.fidelity)),
         ("evaluation", report.evaluation.sentence if report.evaluation else ""),
         ("latency", f"{_ms(latency.median)} median{mark}, 95 % within {_ms(low)} to {_ms(high)}"),

@@ -19,6 +19,7 @@
 #include "../model/manifest.h"
 #include "../model/model.h"
 #include "../model/stage.h"
+#include "../pictures/pictures.h"
 #include "../threads/pool.h"
 #include "../trust/approval.h"
 #include "instrument.h"
@@ -179,6 +180,14 @@ edge_tensor Described(const TensorSpec& spec) {
   return tensor;
 }
 
+pictures::Picture Taken(const edge_image* image) {
+  Require(image != nullptr && image->size >= sizeof(image->size), "image.size is not set: use EDGE_IMAGE");
+  edge_image taken = EDGE_IMAGE;
+  memcpy(static_cast<void*>(&taken), image, std::min(image->size, sizeof(taken)));
+  return {taken.format, taken.width, taken.height, static_cast<const uint8_t*>(taken.data), taken.bytes,
+          taken.stride, static_cast<const uint8_t*>(taken.chroma), taken.chroma_bytes, taken.chroma_stride};
+}
+
 // What a network leaves in the pool of its device's memory is no other one's.
 void ClearPools() {
   tvm::ffi::Function::GetGlobalRequired("vm.builtin.memory_manager.clear")();
@@ -200,6 +209,9 @@ class OpenModel {
     const std::vector<Tensor> params = LoadParams(manifest_);
     EnterStage(kExitLoad, "giving the device its memory", manifest_.library);
     model_.Bind(manifest_.inputs, params);
+    if (!manifest_.pictures) return;
+    pipeline_.emplace(manifest_.pictures->plan);
+    objects_.reserve(static_cast<size_t>(manifest_.pictures->plan.most));
   }
 
   bool Changed() const {
@@ -240,6 +252,30 @@ class OpenModel {
     model_.CheckDevice();  // with what the last outputs were
   }
 
+  edge_objects Run(const pictures::Picture& picture) {
+    Require(pipeline_.has_value(), "the release has no steps for pictures: build it with --pre");
+    EnterStage(kExitUsage, "reading the picture", "");
+    objects_.clear();
+    pictures::Reason reason;
+    const edge_tensor input = Input(0);
+    Require(pipeline_->Prepare(picture, input.data, input.bytes, &reason), reason.text);
+    Run();
+    const PicturePlan& steps = *manifest_.pictures;
+    if (steps.output >= 0) {
+      const Tensor& output = outputs_[static_cast<size_t>(steps.output)];
+      const bool found = pipeline_->Find(picture.width, picture.height,
+                                         reinterpret_cast<const float*>(DataOf(output)),
+                                         SizeOf(output) / sizeof(float), &reason);
+      if (!found) throw Fault(kExitRunFailed, reason.text);
+      for (const pictures::Object& object : pipeline_->objects()) {
+        const size_t number = static_cast<size_t>(object.label);
+        objects_.push_back({object.label, object.score, object.left, object.top, object.right, object.bottom,
+                            steps.labels.empty() ? "" : steps.labels[number].c_str()});
+      }
+    }
+    return {sizeof(edge_objects), static_cast<int32_t>(objects_.size()), sizeof(edge_object), objects_.data()};
+  }
+
  private:
   int64_t Count(const TensorSpec& spec) const {
     for (size_t i = 0; i < manifest_.outputs.size(); ++i) {
@@ -262,6 +298,8 @@ class OpenModel {
   ThreadPool pool_;
   Model model_;
   std::vector<Tensor> outputs_;
+  std::optional<pictures::Pipeline> pipeline_;
+  std::vector<edge_object> objects_;
 };
 
 }  // namespace edge
@@ -350,6 +388,18 @@ int edge_run(edge_model* model) {
   return Guarded([&] {
     Require(model != nullptr, "there is no model");
     model->opened.Run();
+  });
+}
+
+int edge_run_image(edge_model* model, const edge_image* image, edge_objects* objects) {
+  return Guarded([&] {
+    edge::EnterStage(edge::kExitUsage, "reading the picture", "");
+    Require(model != nullptr, "there is no model");
+    // Before the run: what was found must not be lost.
+    Require(objects == nullptr || objects->size >= sizeof(objects->size),
+            "objects.size is not set: use EDGE_OBJECTS");
+    const edge_objects found = model->opened.Run(edge::Taken(image));
+    if (objects != nullptr) Give(found, objects, "objects.size is not set: use EDGE_OBJECTS");
   });
 }
 

@@ -6,9 +6,11 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "../pictures/pictures.h"
 #include "dtype.h"
 
 namespace edge {
@@ -29,6 +31,13 @@ struct TensorSpec {
   Bound bound = {};
 };
 
+// How a release makes its input of a picture, and objects of an output.
+struct PicturePlan {
+  pictures::Plan plan;
+  int64_t output;                   // its number; -1: none is read
+  std::vector<std::string> labels;  // of each class; empty: there are none
+};
+
 struct Manifest {
   std::string path;
   std::string name;
@@ -42,6 +51,7 @@ struct Manifest {
   std::vector<TensorSpec> outputs;
   std::vector<std::string> params_order;
   std::vector<std::string> cpu_features;
+  std::optional<PicturePlan> pictures;
   DLDeviceType device;  // what computes
   Digests digests;
 

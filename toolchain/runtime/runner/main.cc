@@ -22,6 +22,7 @@
 #include "options.h"
 #include "peak.h"
 #include "periodic.h"
+#include "picture_samples.h"
 #include "processor.h"
 #include "profile.h"
 #include "report.h"
@@ -57,8 +58,24 @@ edge_model* Open(const Options& options) {
   return model;
 }
 
+// Runs every picture, with the steps of the release; returns how long each of them took, in nanoseconds.
+std::vector<int64_t> RunPictures(edge_model* model, const Options& options, Outputs* outputs) {
+  PictureSamples samples(model, options.inputs, options.samples);
+  std::vector<int64_t> each_ns;
+  for (int64_t sample = 0; sample < samples.count(); ++sample) {
+    const Clock::time_point start = Clock::now();
+    samples.Run(sample);
+    each_ns.push_back(NanosecondsSince(start));
+    outputs->Take(sample);
+  }
+  samples.Write(options.objects, options.keep_input);
+  return each_ns;
+}
+
 // Runs every sample; returns how long each of them took, in nanoseconds.
-std::vector<int64_t> RunSamples(edge_model* model, const Samples& samples, Outputs* outputs) {
+std::vector<int64_t> RunSamples(edge_model* model, const Options& options, Outputs* outputs) {
+  if (!options.objects.empty()) return RunPictures(model, options, outputs);
+  const Samples samples(model, options.inputs, options.samples);
   std::vector<int64_t> each_ns;
   for (int64_t sample = 0; sample < samples.count(); ++sample) {
     samples.Feed(sample);
@@ -78,6 +95,7 @@ void RunRelease(const Options& options) {
   edge::CheckWritable(options.outputs);
   edge::CheckWritable(options.report);
   if (!options.profile.empty()) edge::CheckWritable(options.profile);
+  if (!options.objects.empty()) edge::CheckWritable(options.objects);
   Load load(options.load, FolderOf(options.report));  // before there are threads, a priority and an affinity
   if (options.fifo) UseRealTimePriority();
   const std::vector<int> cpus = edge::ChooseCpus(options.threads);
@@ -91,9 +109,8 @@ void RunRelease(const Options& options) {
   report.device = edge::DeviceOf(model);
 
   edge::EnterStage(edge::kExitInput, "reading the inputs", options.inputs);
-  const Samples samples(model, options.inputs, options.samples);
   Outputs outputs(model, options.samples);
-  report.each_ns = RunSamples(model, samples, &outputs);
+  report.each_ns = RunSamples(model, options, &outputs);
   if (!options.expected.empty()) {
     edge::EnterStage(edge::kExitInput, "comparing the outputs", options.expected);
     CheckExpected(edge::ReadManifest(options.release), outputs.tensors(), options.expected,

@@ -18,6 +18,7 @@ const char kUsage[] =
     "              [--samples N] [--threads N] [--no-pin] [--progress]\n"
     "              [--expected OUT.safetensors [--tolerance X]] [--trust DIR]\n"
     "              [--profile OUT.json [--profile-runs 50]]\n"
+    "              [--objects OUT.safetensors [--keep-input]]\n"
     "              [--period-us N [--for-ms 60000] [--deadline-us N] [--load cpu|memory|io]\n"
     "               [--fifo] [--mlock] [--attended]]\n"
     "       runner --verify DIR [--signed FILE] [--trust DIR] [--floor N]\n"
@@ -28,6 +29,9 @@ const char kUsage[] =
     "Runs the model of a release once for its outputs, then times it call by call.\n"
     "With --samples, each input has one more dimension in front, of N samples, and so has each "
     "output.\n"
+    "With --objects, the inputs are RGB pictures 0, 1 and so on, and the steps of the release turn them into "
+    "the\n"
+    "model's input, and its output into objects; --keep-input writes the input of the last one, too.\n"
     "Each thread but the first is tied to a CPU of its own; with --no-pin they share these CPUs.\n"
     "--trust is the folder that says whose signed releases run here, /etc/edge-toolchain unless it is "
     "given;\n"
@@ -85,6 +89,7 @@ constexpr FlagOption kFlags[] = {{"--help", &Options::help},
                                  {"--attended", &Options::attended},
                                  {"--fifo", &Options::fifo},
                                  {"--mlock", &Options::mlock},
+                                 {"--keep-input", &Options::keep_input},
                                  {"--peak", &Options::peak}};
 constexpr TextOption kTexts[] = {{"--release", &Options::release},
                                  {"--inputs", &Options::inputs},
@@ -97,6 +102,7 @@ constexpr TextOption kOptionalTexts[] = {{"--verify", &Options::verify},
                                          {"--trust", &Options::trust},
                                          {"--load", &Options::load},
                                          {"--sysfs", &Options::sysfs},
+                                         {"--objects", &Options::objects},
                                          {"--expected", &Options::expected},
                                          {"--tolerance", &Options::tolerance}};
 constexpr NumberOption kNumbers[] = {{"--warmup-runs", &Options::warmup_runs, 0, kMaxRuns},
@@ -157,11 +163,17 @@ void CheckComplete(const Options& options) {
   if (options.samples > 0 && !options.expected.empty()) {
     throw Fault(kExitUsage, "--expected is for one sample, without --samples");
   }
+  if (options.keep_input && options.objects.empty()) {
+    throw Fault(kExitUsage, "--keep-input is given without --objects");
+  }
   if (options.expected.empty() && !options.tolerance.empty()) {
     throw Fault(kExitUsage, "--tolerance is given without --expected");
   }
   if (options.outputs == options.report) {
     throw Fault(kExitUsage, "--outputs and --report name the same file", options.report);
+  }
+  if (!options.objects.empty() && (options.objects == options.report || options.objects == options.outputs)) {
+    throw Fault(kExitUsage, "--objects names a file of another option", options.objects);
   }
   if (options.profile == options.report || options.profile == options.outputs) {
     throw Fault(kExitUsage, "--profile names a file of another option", options.profile);

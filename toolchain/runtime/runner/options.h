@@ -17,6 +17,7 @@ struct Options {
   bool attended = false;  // end the periodic runs when there is something to read, or no more
   bool fifo = false;      // run with a real-time priority
   bool mlock = false;     // keep the memory in RAM
+  bool keep_input = false;  // write what was made of the last picture
   bool peak = false;  // only measure what the device's CPUs can do
   std::string release;
   std::string inputs;
@@ -27,6 +28,7 @@ struct Options {
   std::string verify;     // a release that is only verified; empty: none
   std::string with;       // what was signed of it, where that is not in it yet
   std::string trust;      // folder that says whom the device trusts; empty: the usual one
+  std::string objects;    // where what pictures give goes; empty: the inputs are tensors
   std::string expected;   // empty: nothing is compared
   std::string tolerance;  // empty: it follows from the outputs' types
   std::string load;       // other work during the periodic runs: cpu, memory or io; empty: none
