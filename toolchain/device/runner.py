@@ -84,8 +84,8 @@ class Plan:
     The first run computes the outputs and is not timed; `warmup_runs` adds more such runs. Each thread is `pinned` to
     one CPU, or else the system moves them between these CPUs. With `samples`, the inputs are (samples, ...), and the
     model runs once for each; 0 means a single input without that axis. With a `rate`, it then runs at that rate.
-    With `objects`, the inputs are raw pictures, and what these give has at most so many bytes; `keep_input` also fetches
-    the input that was made of the last one.
+    With `objects`, the inputs are raw pictures, and what these give has at most so many bytes; with `keep_input`, the
+    input that was made of the last one is fetched, too.
     """
 
     budget_s: float = 10.0

@@ -122,11 +122,8 @@ def run_piece(
     """
     plan = replace(SMOKE, samples=count)
     if pictures:
-        plan = replace(
-            plan,
-            objects=device_pictures.most_bytes(release.manifest, count, keep_input=keep_input),
-            keep_input=keep_input,
-        )
+        limit = device_pictures.most_bytes(release.manifest, count, keep_input=keep_input)
+        plan = replace(plan, objects=limit, keep_input=keep_input)
     digest = files.sha256_bytes(tensors.encode(inputs))
     with temporary.folder() as work, _drop_afterwards(release.device.store, digest):
         installed = release.install(inputs, Path(work))

@@ -21,8 +21,10 @@ from toolchain.pictures.plan import Plan
 
 _SOURCES = ("axis.cc", "objects.cc", "picture.cc", "prepare.cc", "host.cc")
 # Without contraction, as on devices: all processors round alike.
-_FLAGS = ("-std=c++17", "-O2", "-g0", "-ffp-contract=off", "-fno-exceptions", "-fno-rtti", "-fno-sanitize=undefined")
-_FLAGS += ("-fPIC", "-fvisibility=hidden")
+_FLAGS = (
+    *("-std=c++17", "-O2", "-g0", "-ffp-contract=off", "-fno-exceptions", "-fno-rtti", "-fno-sanitize=undefined"),
+    *("-fPIC", "-fvisibility=hidden"),
+)
 _BUILD_S = 600.0
 _REASON_BYTES = 192
 FORMATS = ("rgb", "bgr", "rgba", "gray", "nv12", "yuyv")
@@ -125,8 +127,7 @@ class Computer:
         )
         if not count.value:
             return np.empty(0, OBJECT)
-        memory = (ctypes.c_char * (count.value * OBJECT.itemsize)).from_address(objects.value or 0)
-        return np.frombuffer(memory, OBJECT).copy()
+        return np.frombuffer(ctypes.string_at(objects, count.value * OBJECT.itemsize), OBJECT)
 
     def _call(self, function: str, *arguments: Any) -> None:
         if getattr(self._functions, f"pictures_{function}")(*arguments, self._reason):

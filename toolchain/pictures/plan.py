@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Sequence
@@ -103,7 +104,7 @@ def resolve(steps: Steps, inputs: Sequence[TensorSpec], outputs: Sequence[Tensor
 def _before(steps: Sequence[Step], inputs: Sequence[TensorSpec]) -> Plan:
     if not steps:
         raise InputError("a pipeline needs at least one step before the model", hint="for example: --pre scale=1/255")
-    for first, second in zip(steps, steps[1:], strict=False):
+    for first, second in itertools.pairwise(steps):
         if _STAGES[first.name] > _STAGES[second.name]:
             raise second.fault(
                 f"it must come before {first.name}",

@@ -164,9 +164,7 @@ def _parse(text: str, known: Mapping[str, Sequence[str]]) -> Step:
 def _pair(item: str, text: str) -> tuple[str, str]:
     key, equals, value = item.partition("=")
     if not (key.strip() and equals and value.strip()):
-        raise InputError(
-            f"step {text!r}: {item!r} is not of the form KEY=VALUE", hint="write commas between parameters"
-        )
+        raise InputError(f"step {text!r}: {item!r} is not of the form KEY=VALUE", hint="for example: pad=114")
     return key.strip(), value.strip()
 
 

@@ -81,7 +81,7 @@ class PictureObject:
     number: int  # of the class
     label: str  # empty if the release has none
     score: float
-    box: tuple[float, float, float, float] | None  # left, top, right, bottom; None for a class
+    box: tuple[float, ...]  # left, top, right, bottom; empty for a class
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -238,15 +238,13 @@ def _objects(found: NDArray[Any], manifest: Manifest) -> tuple[PictureObject, ..
     steps = manifest.pictures
     if steps is None:
         return ()
-    is_class = steps.plan.head == "classes"
+    is_class, sides = steps.plan.head == "classes", ("left", "top", "right", "bottom")
     return tuple(
         PictureObject(
             number := int(item["label"]),
             steps.labels[number] if steps.labels else "",
             float(item["score"]),
-            None
-            if is_class
-            else (float(item["left"]), float(item["top"]), float(item["right"]), float(item["bottom"])),
+            () if is_class else tuple(float(item[side]) for side in sides),
         )
         for item in found
     )

@@ -15,7 +15,7 @@ namespace {
 using edge::Fault;
 using edge::kExitInput;
 
-constexpr int64_t kNumbers = 6;  // of an object
+constexpr int64_t kObjectNumbers = 6;  // of an object
 
 edge_image PictureIn(const edge::SafetensorsFile& file, const std::string& name) {
   const auto found = file.entries().find(name);
@@ -71,8 +71,8 @@ void PictureSamples::Run(int64_t sample) {
 
 void PictureSamples::Write(const std::string& path, bool keep_input) const {
   NamedTensors tensors;
-  const int64_t total = static_cast<int64_t>(objects_.size()) / kNumbers;
-  tensors.emplace_back("objects", TensorOf("float32", {total, kNumbers}, objects_.data()));
+  const int64_t total = static_cast<int64_t>(objects_.size()) / kObjectNumbers;
+  tensors.emplace_back("objects", TensorOf("float32", {total, kObjectNumbers}, objects_.data()));
   tensors.emplace_back("counts", TensorOf("int64", {count()}, counts_.data()));
   if (keep_input) {
     edge_tensor input = EDGE_TENSOR;
