@@ -101,5 +101,5 @@ def test_a_wrong_step_has_one_clear_error(pre, post, given, output, message, hin
 
 def test_labels_are_lines_of_text(tmp_path):
     (tmp_path / "labels.txt").write_text("cat\n\ndog\n")
-    with pytest.raises(InputError, match="line 2 of labels.txt is not a label"):
+    with pytest.raises(InputError, match=r"line 2 of labels\.txt is not a label"):
         Steps.read(("scale=1",), ("topk:labels=labels.txt",), tmp_path)
