@@ -17,7 +17,7 @@ from toolchain.errors import VerificationError
 from toolchain.models.ort import onnxruntime
 
 STEPS = ["--pre", "resize:letterbox=32,pad=114", "--pre", "scale=1/255"]
-STEPS += ["--post", "yolo:nms=0.45,score=0.5,labels=labels.txt"]
+STEPS += ["--post", "yolo:nms=0.45,score=0.25,labels=labels.txt"]
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def expected_boxes(models, pixels):
     canvas[top : top + new[1], left : left + new[0]] = picture_nets.opencv_linear(pixels, *new)
     table = outputs_of(models / "detector.onnx", canvas.transpose(2, 0, 1)[None] / 255)[0].T
     corners = np.concatenate([table[:, :2] - table[:, 2:4] / 2, table[:, :2] + table[:, 2:4] / 2, table[:, 4:]], 1)
-    kept = picture_nets.suppressed(corners, 0.45, 0.5, 300)
+    kept = picture_nets.suppressed(corners, 0.45, 0.25, 300)
     moved = (corners[:, :4] - [left, top, left, top]) / ratio
     boxes = np.clip(moved, 0, [width, height, width, height])
     return [(label, corners[box, 4 + label], boxes[box]) for box, label in kept]
@@ -84,7 +84,7 @@ def detector(models, tmp_path_factory):
 def test_boxes_on_this_machine(detector, models, tmp_path):
     made, words = detector
     assert made.manifest.pictures.labels == ("cat", "dog", "owl")
-    assert "--post yolo:nms=0.45,score=0.5,labels=labels.txt" in made.manifest.command
+    assert "--post yolo:nms=0.45,score=0.25,labels=labels.txt" in made.manifest.command
     found = parsed("run", *words, "--image", models / "a.png", "-o", tmp_path / "y.npz")
     pixels = np.asarray(Image.open(models / "a.png"))
     check_boxes(found["objects"][0]["objects"], expected_boxes(models, pixels))

@@ -11,6 +11,7 @@ from toolchain.cli import common, declare
 from toolchain.cli.connection import BoardOptions
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather, option, record
+from toolchain.cli.pictures import PictureOptions
 from toolchain.cli.reports import write_reports
 
 
@@ -25,7 +26,7 @@ class BuildOptions:
     toolchain: str | None = common.toolchain()
     model: common.ModelOptions = record(common.ModelOptions)
     inputs: common.InputOptions = record(common.InputOptions)
-    pictures: common.PictureOptions = record(common.PictureOptions)
+    pictures: PictureOptions = record(PictureOptions)
     compiling: common.CompileOptions = record(common.CompileOptions)
     threads: int | None = option(
         "--threads",

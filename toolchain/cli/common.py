@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -88,34 +88,6 @@ class InputFileOptions:
         """The same options for a command line."""
         flags = (("--input", self.npz), ("--image", self.image))
         return [argument for option, path in flags if path for argument in (option, str(path))]
-
-
-@dataclass(frozen=True)
-class PictureOptions:
-    """The steps from a picture to the model's input, and from its output to classes or boxes."""
-
-    pre: tuple[str, ...] = option(
-        "--pre",
-        multiple=True,
-        metavar="STEP",
-        help="Step from raw pictures to the input, such as resize:letterbox=640,pad=114 or scale=1/255.",
-    )
-    post: tuple[str, ...] = option(
-        "--post",
-        multiple=True,
-        metavar="STEP",
-        help="Step from the output to objects, such as topk=5 or yolo:nms=0.45.",
-    )
-
-    def add_to(self, model: Model) -> Model:
-        """Return a model with these steps; without any, those of a pipeline.toml beside it apply.
-
-        Raises:
-            InputError: A step is wrong.
-        """
-        from toolchain.pictures import Steps
-
-        return replace(model, pictures=Steps.read(self.pre, self.post, Path()))
 
 
 @dataclass(frozen=True)

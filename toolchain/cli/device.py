@@ -16,6 +16,7 @@ from toolchain.cli import common, completion, connection, declare, helptext, tun
 from toolchain.cli.connection import SlotOptions, StatusOptions, open_device
 from toolchain.cli.console import Console, Result, with_next
 from toolchain.cli.gathering import gather, option, record, same
+from toolchain.cli.pictures import PictureOptions
 from toolchain.cli.registry import RegistryOptions
 from toolchain.device.rate import LEAST_PERIOD_S, LOADS, LONGEST_PERIOD_S, LONGEST_S, Load, Rate
 from toolchain.errors import InputError
@@ -41,7 +42,7 @@ class DeployOptions:
     toolchain: str | None = common.toolchain()
     model: common.ModelOptions = record(common.ModelOptions)
     inputs: common.InputOptions = record(common.InputOptions)
-    pictures: common.PictureOptions = record(common.PictureOptions)
+    pictures: PictureOptions = record(PictureOptions)
     measuring: common.MeasureOptions = record(common.MeasureOptions)
     report: common.ReportOptions = record(common.ReportOptions)
     compiling: common.CompileOptions = record(common.CompileOptions)

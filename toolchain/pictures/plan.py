@@ -129,26 +129,26 @@ def _before(steps: Sequence[Step], inputs: Sequence[TensorSpec]) -> Plan:
 def _input_of(spec: TensorSpec, steps: dict[str, Step]) -> Plan:
     """Return the size, the layout and the element type of the model's input."""
     color = steps["color"].choice(VALUE, get_args(Order)) if "color" in steps else "rgb"
-    order = next(word for word in get_args(Order) if word == color)
+    order = next(name for name in get_args(Order) if name == color)
     channels = 1 if order == "gray" else 3
     layouts: dict[Layout, int] = {"nchw": spec.shape[1], "nhwc": spec.shape[3]}
     fitting = [name for name, count in layouts.items() if count == channels]
-    wanted = steps["layout"].choice(VALUE, get_args(Layout)) if "layout" in steps else ""
-    if wanted and wanted not in fitting:
+    requested = steps["layout"].choice(VALUE, get_args(Layout)) if "layout" in steps else ""
+    if requested and requested not in fitting:
         raise steps["layout"].fault(f"the model's input is {spec}, which has no {channels} channel(s) there")
     if not fitting:
         hint = "add the step color=gray" if 1 in layouts.values() else "leave the pipeline out"
         raise InputError(f"the model's input {spec} is not a picture with {channels} channel(s)", hint=hint)
-    if not wanted and len(fitting) > 1:
+    if not requested and len(fitting) > 1:
         raise InputError(
             f"the model's input {spec} may be nchw or nhwc", hint="add the step layout=nchw or layout=nhwc"
         )
-    layout = next(name for name in layouts if name == (wanted or fitting[0]))
+    layout = next(name for name in layouts if name == (requested or fitting[0]))
     if spec.dtype not in get_args(Element):
         raise InputError(f"the model's input is {spec.dtype}", hint=f"pictures become {', '.join(get_args(Element))}")
     if "dtype" in steps and steps["dtype"].choice(VALUE, get_args(Element)) != spec.dtype:
         raise steps["dtype"].fault(f"the model's input is {spec.dtype}", f"write dtype={spec.dtype}, or leave it out")
-    dtype = next(word for word in get_args(Element) if word == spec.dtype)
+    dtype = next(name for name in get_args(Element) if name == spec.dtype)
     height, width = spec.shape[2:] if layout == "nchw" else spec.shape[1:3]
     if not (1 <= width <= LARGEST_SIDE and 1 <= height <= LARGEST_SIDE):
         raise InputError(f"the model's input is {width}x{height}", hint=f"at most {LARGEST_SIDE} on a side is possible")
@@ -159,7 +159,7 @@ def _resized(plan: Plan, step: Step) -> Plan:
     fits = [fit for fit in get_args(Fit) if fit in step.values]
     if len(fits) != 1:
         raise step.fault("it needs one of stretch, letterbox and crop", "for example: resize:letterbox=640")
-    fit = next(word for word in get_args(Fit) if word == fits[0])
+    fit = next(name for name in get_args(Fit) if name == fits[0])
     match = _SIZE.fullmatch(step.values[fit])
     if not match:
         raise step.fault(f"{fit} is a size such as 640 or 640x480, not {step.values[fit]!r}")
@@ -176,7 +176,7 @@ def _resized(plan: Plan, step: Step) -> Plan:
     return replace(
         plan,
         kernel=next(
-            word for word in get_args(Kernel) if word == step.choice("by", get_args(Kernel)[1:], default="opencv")
+            name for name in get_args(Kernel) if name == step.choice("by", get_args(Kernel)[1:], default="opencv")
         ),
         fit=fit,
         pad=step.whole("pad", 0, 0, 255) if fit == "letterbox" else 0,

@@ -123,22 +123,22 @@ class Steps:
         return [argument for option, texts in options for text in texts for argument in (option, text)]
 
 
-def parse(texts: Sequence[str], known: Mapping[str, Sequence[str]]) -> list[Step]:
-    """Parse steps whose names and parameters are known; each at most once.
+def parse(texts: Sequence[str], allowed: Mapping[str, Sequence[str]]) -> list[Step]:
+    """Parse steps whose names and parameters are allowed; each at most once.
 
     Raises:
-        InputError: A step has another form, or is not known.
+        InputError: A step has another form, or is not allowed.
     """
     steps: list[Step] = []
     for text in texts:
-        step = _parse(text.strip(), known)
+        step = _parse(text.strip(), allowed)
         if any(other.name == step.name for other in steps):
             raise step.fault(f"there are two steps {step.name}", "leave one of them out")
         steps.append(step)
     return steps
 
 
-def _parse(text: str, known: Mapping[str, Sequence[str]]) -> Step:
+def _parse(text: str, allowed: Mapping[str, Sequence[str]]) -> Step:
     match = re.fullmatch(r"([a-z0-9]+)(?:(:)(.+)|=(.+))?", text)
     if not match:
         raise InputError(
@@ -146,16 +146,16 @@ def _parse(text: str, known: Mapping[str, Sequence[str]]) -> Step:
             hint="for example: resize:letterbox=640,pad=114",
         )
     name, colon, table, value = match.groups()
-    if name not in known:
-        close = did_you_mean(name, known) or f"the steps are {', '.join(known)}"
+    if name not in allowed:
+        close = did_you_mean(name, allowed) or f"the steps are {', '.join(allowed)}"
         raise InputError(f"there is no step {name!r}", details=text, hint=close)
     values = dict(_pair(item, text) for item in table.split(",")) if colon else {VALUE: value} if value else {}
     step = Step(text, name, values)
     if colon and len(values) < len(table.split(",")):
         raise step.fault("a parameter is there twice", "leave one of them out")
     for key in values:
-        if key not in known[name]:
-            keys = [word for word in known[name] if word]
+        if key not in allowed[name]:
+            keys = [key for key in allowed[name] if key]
             close = did_you_mean(key, keys) or f"its parameters: {', '.join(keys) or 'none'}"
             raise step.fault(f"it has no parameter {key!r}" if key else "it takes no single value", close)
     return step
