@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 import sys
 
 import numpy as np
@@ -12,6 +14,8 @@ from PIL import Image
 
 from tests.support import picture_nets
 from tests.support.commands import done, parsed, toolchain
+from tests.support.parts import require
+from tests.support.paths import DATA
 from toolchain import bundle, resources
 from toolchain.errors import VerificationError
 from toolchain.models.ort import onnxruntime
@@ -167,6 +171,23 @@ def test_an_application_gets_the_same_boxes(application, models):
     assert caught.value.code == 2
     with pytest.raises(ValueError, match="needs its size"):
         model.run_image(nv12, "nv12")
+
+
+@pytest.mark.nightly
+def test_all_processors_round_alike(tmp_path):
+    """What a deploy takes for granted when it wants the same bits of a device."""
+    sources = [resources.RUNTIME / "pictures" / f"{name}.cc" for name in ("axis", "objects", "picture", "prepare")]
+    flags = ["-static", "-std=c++17", "-O2", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror"]
+    digests = {}
+    for prefix, emulator in {"": "", "aarch64-linux-gnu-": "aarch64", "arm-linux-gnueabihf-": "arm"}.items():
+        words = [f"qemu-{emulator}-static"] if emulator else []
+        require(f"{prefix}g++ and qemu-user-static", "g++", all(map(shutil.which, [f"{prefix}g++", *words])))
+        program = tmp_path / f"digest-{emulator}"
+        argv = [f"{prefix}g++", *flags, f"-I{resources.RUNTIME}", *sources, DATA / "pictures" / "digest.cc"]
+        subprocess.run([*argv, "-o", program], check=True)
+        ran = subprocess.run([*words, program], check=True, capture_output=True, text=True)
+        digests[emulator] = ran.stdout.strip()
+    assert len(set(digests.values())) == 1, digests
 
 
 @pytest.mark.nightly
