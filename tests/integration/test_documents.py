@@ -194,6 +194,11 @@ python -c 'import numpy; numpy.savez("x.npz", x=numpy.zeros((1, 3, 224, 224), "f
         ("toolchain deploy int8.onnx", Shown("test_evaluate.py deploys with such a file")),
         ('data = "pictures"', Shown("test_evaluate.py deploys with such a file")),
     ],
+    "docs/pictures.md": [
+        ("toolchain deploy yolov8n.onnx", Shown("test_pictures.py deploys and runs a smaller model with such steps")),
+        ("pre = [", Shown("test_pictures.py deploys with such a file")),
+        ("edge_image image", Shown("test_pictures.py runs pictures of each format through the library")),
+    ],
     "docs/gate.md": [
         (
             "toolchain gate new.tar",

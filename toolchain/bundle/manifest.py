@@ -11,8 +11,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
-from toolchain import files, states
+from toolchain import files, pictures, states
 from toolchain.errors import VerificationError
+from toolchain.pictures import Pictures
 from toolchain.states import StatePair
 from toolchain.tensors import DTYPES, Tensors, TensorSpec
 from toolchain.validation import FEW_KEYS, FIRST_FAULT, words
@@ -232,6 +233,7 @@ class Manifest:
     sparse: Sparse | None = None  # the zeros in its weights; None where no kernel leaves any out
     # outputs that stay on the device and are inputs of the next step; none where each run is on its own
     states: Annotated[tuple[StatePair, ...], FIRST_FAULT] = ()
+    pictures: Pictures | None = None  # how pictures become its input, and its output objects; None for tensors only
 
     @property
     def step_inputs(self) -> tuple[TensorSpec, ...]:
@@ -250,7 +252,7 @@ class Manifest:
     def encoded(self) -> bytes:
         """Return the manifest as the bytes of manifest.json."""
         document = asdict(self)
-        for name in ("reference", "records", "modelled", "half", "int8", "activations", "sparse"):
+        for name in ("reference", "records", "modelled", "half", "int8", "activations", "sparse", "pictures"):
             if document[name] is None:
                 del document[name]
         if not self.states:  # as before there were any
@@ -341,6 +343,8 @@ def _faults(manifest: Manifest, data: bytes) -> list[str]:
     faults += [f"files: it does not list {name}" for name in FILES if name not in manifest.files]
     faults += _amount_faults(manifest) if PARAMS in manifest.files and GRAPH_TEXT in manifest.files else []
     faults += ["outputs: the list is empty"] if not manifest.outputs else []
+    if manifest.pictures and not faults:
+        faults += pictures.faults(manifest.pictures, manifest.inputs, manifest.outputs)
     faults += ["board: it is a file name, not a board name"] if manifest.board.endswith(".toml") else []
     if not faults and manifest.encoded() != data:
         faults.append("it does not have the exact form that the toolchain writes")

@@ -37,7 +37,8 @@ _KEY = re.compile(r"([0-9]{1,9})\.(scores|next_scores|next_rows)(?:\.(.+))?", re
 Owned = Sequence[tuple[int | None, Ranking]]
 _LIMITS = "limits"
 _LIMITS_READER = TypeAdapter(Annotated[dict[str, Limit], FEW_KEYS])
-_KINDS = ("input", "output", SAMPLE, RANKING)
+_PICTURE = "picture"
+_KINDS = ("input", "output", SAMPLE, RANKING, _PICTURE)
 
 
 @dataclass(frozen=True)
@@ -182,11 +183,13 @@ class Reference:
     rankings: tuple[Ranking, ...] = ()  # which outputs have rows in an order of scores
     # how near what computed them is to the user's model, where that was made int8; the manifest keeps it
     int8: InInt8 | None = None
+    picture: NDArray[np.uint8] | None = None  # RGB pixels that a device checks the steps for pictures with
 
     def save(self, folder: Path) -> None:
         """Write it into the folder of a bundle, as `input.<name>` and `output.<name>`."""
         contents = {f"input.{name}": value for name, value in self.inputs.items()}
         contents |= {f"output.{name}": value for name, value in self.outputs.items()}
+        contents |= {f"{_PICTURE}.rgb": self.picture} if self.picture is not None else {}
         limit = {} if self.tolerance is None else limit_notes(self.tolerance)
         samples = self.random.notes() if self.random else {}
         contents |= self.random.tensors() if self.random else {}
@@ -223,7 +226,8 @@ class Reference:
                 for number in range(len(samples.samples))
             ]
             samples = replace(samples, rankings=tuple(rankings_of_samples))
-        return cls(runtime, groups["input"], groups["output"], limit, samples, of_inputs)
+        picture = groups[_PICTURE].get("rgb")
+        return cls(runtime, groups["input"], groups["output"], limit, samples, of_inputs, picture=picture)
 
     def check(self, manifest: Manifest) -> None:
         """Refuse a reference that no device can agree with.
@@ -239,6 +243,8 @@ class Reference:
             faults += _output_faults(self.outputs, states.stacked(manifest.step_outputs, steps))
         for number, outputs in enumerate(self.random.outputs if self.random else ()):
             faults += [f"sample {number}: {fault}" for fault in _output_faults(outputs, manifest.step_outputs)]
+        if manifest.pictures:
+            faults += _picture_faults(self.picture)
         for _, ranking in self._every_ranking():
             faults += ranking_faults(ranking, manifest.outputs)
         if faults:
@@ -301,6 +307,13 @@ def _read_limits(notes: Mapping[str, str], where: str) -> Tolerance | None:
             hint="build it again; `deploy --tolerance` sets a different limit",
         )
     return limit
+
+
+def _picture_faults(picture: NDArray[Any] | None) -> list[str]:
+    if picture is None:
+        return ["there is no picture for its steps"]
+    is_rgb = picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3 and picture.size > 0  # noqa: PLR2004 - rows, columns and RGB
+    return [] if is_rgb else [f"the picture is {picture.dtype} of {picture.shape}, not RGB pixels"]
 
 
 def _output_faults(outputs: Tensors, specs: tuple[TensorSpec, ...]) -> list[str]:

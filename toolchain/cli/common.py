@@ -80,7 +80,9 @@ class InputFileOptions:
         "--input", type=PATH, help="Inputs to use: an .npz file with one array for each input, or an .npy file."
     )
     image: Path | None = option(
-        "--image", type=PATH, help="Picture to use as the input, with the usual ImageNet preprocessing."
+        "--image",
+        type=PATH,
+        help="Picture to use as the input, by the model's own steps (--pre) or the usual ImageNet preprocessing.",
     )
 
     def source(self, seed: int) -> inputs.Source:

@@ -16,6 +16,7 @@ from toolchain.cli import common, completion, connection, declare, helptext, tun
 from toolchain.cli.connection import SlotOptions, StatusOptions, open_device
 from toolchain.cli.console import Console, Result, with_next
 from toolchain.cli.gathering import gather, option, record, same
+from toolchain.cli.pictures import PictureOptions
 from toolchain.cli.registry import RegistryOptions
 from toolchain.device.rate import LEAST_PERIOD_S, LOADS, LONGEST_PERIOD_S, LONGEST_S, Load, Rate
 from toolchain.errors import InputError
@@ -41,6 +42,7 @@ class DeployOptions:
     toolchain: str | None = common.toolchain()
     model: common.ModelOptions = record(common.ModelOptions)
     inputs: common.InputOptions = record(common.InputOptions)
+    pictures: PictureOptions = record(PictureOptions)
     measuring: common.MeasureOptions = record(common.MeasureOptions)
     report: common.ReportOptions = record(common.ReportOptions)
     compiling: common.CompileOptions = record(common.CompileOptions)
@@ -77,7 +79,7 @@ class DeployOptions:
             raise InputError("-o keeps a new bundle, but this is already a bundle", hint="leave -o out")
         self.registry.check(source)
         fixing = {"--shape": self.model.shapes, "--dim": self.model.dims, "--fix": self.model.fixed}
-        fixing["--state"] = self.model.states
+        fixing |= {"--state": self.model.states, "--pre": self.pictures.pre, "--post": self.pictures.post}
         fixing["--max-ram"] = (str(self.compiling.max_ram),) if self.compiling.max_ram else ()
         if built and (unused := [name for name, values in fixing.items() if values]):
             raise InputError(f"{unused[0]} is for models, but this one is already built", hint=f"leave {unused[0]} out")
@@ -156,7 +158,7 @@ def run_deploy(console: Console, source: str, options: DeployOptions) -> Result:
     entry = device.device(board)
     connection.announce(entry, board, device, console.say)
     request = options.compiling.request(
-        options.model.model(source, options.inputs),
+        options.pictures.add_to(options.model.model(source, options.inputs)),
         board,
         console.say,
         options.toolchain,

@@ -27,8 +27,8 @@ _SUBJECTS = {
     " --allow-emulated --metric --most-lost",
     QUANTIZATION: "--calibration --method --exclude",
     ACCURACY: "--min-snr",
-    MODEL: "--shape --dim --fix --state --seed --input --stream --steps"
-    " --image --labels --data --limit --preprocess --model --compiled",
+    MODEL: "--shape --dim --fix --state --seed --input --stream --steps --image --pre --post --labels --data --limit"
+    " --preprocess --model --compiled",
     TUNING: "--tuner --trials --trials-per-task --early-stop --time-budget --op --fresh --boards --tracker --key"
     " --prune --no-compare",
     TRIALS: "--number --repeat --min-repeat-ms --cooldown --cache-flush --timeout --build-timeout",

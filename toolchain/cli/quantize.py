@@ -20,6 +20,7 @@ from toolchain.report import Table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from toolchain.models.inputs import Convert
     from toolchain.models.source import SourceModel
     from toolchain.pipeline.evaluate import SampleRequest
     from toolchain.pipeline.quantize import QuantizedModel
@@ -131,10 +132,13 @@ def quantize(console: Console, /, source: str, options: QuantizeOptions, *, as_j
     from toolchain import files
     from toolchain import quantize as quantizing
     from toolchain.models import source as model
+    from toolchain.pipeline import pictures
 
     labelled = options.accuracy.labelled()
     has_real_scales = _has_real_scales(options)
-    loaded = model.load_request(options.model.model(source))
+    request = options.model.model(source)
+    loaded = model.load_request(request)
+    convert = pictures.of_model(request, loaded.inputs)
     for line in loaded.guessed:
         console.say(line)
     model.check_memory(loaded)
@@ -151,9 +155,9 @@ def quantize(console: Console, /, source: str, options: QuantizeOptions, *, as_j
         report_file = stack.enter_context(files.atomic_path(options.report_path)) if options.report_path else None
         result: Quantized | QuantizedModel
         if has_real_scales:
-            result, text = _with_real_scales(console, loaded, options, labelled)
+            result, text = _with_real_scales(console, loaded, options, labelled, convert)
         else:
-            result, text = _with_powers_of_two(console, loaded, options)
+            result, text = _with_powers_of_two(console, loaded, options, convert)
         document = result.document() | {"file": str(output)}
         model_file.write_bytes(result.source.proto.SerializeToString(deterministic=True))
         if report_file:
@@ -188,17 +192,21 @@ def _has_real_scales(options: QuantizeOptions) -> bool:
 
 
 def _with_powers_of_two(
-    console: Console, loaded: SourceModel, options: QuantizeOptions
+    console: Console, loaded: SourceModel, options: QuantizeOptions, convert: Convert | None
 ) -> tuple[Quantized, list[str | Table]]:
     from toolchain import quantize as quantizing
 
     settings = quantizing.Settings(options.method or "", options.exclude, random=options.is_random)
-    result = quantizing.quantized(loaded, _samples(loaded, options), settings, console.say)
+    result = quantizing.quantized(loaded, _samples(loaded, options, convert), settings, console.say)
     return result, _render_text(result)
 
 
 def _with_real_scales(
-    console: Console, loaded: SourceModel, options: QuantizeOptions, labelled: SampleRequest | None
+    console: Console,
+    loaded: SourceModel,
+    options: QuantizeOptions,
+    labelled: SampleRequest | None,
+    convert: Convert | None,
 ) -> tuple[QuantizedModel, list[str | Table]]:
     from toolchain.pipeline import quantize as quantizing
     from toolchain.quantize import Settings
@@ -206,7 +214,13 @@ def _with_real_scales(
     settings = Settings(options.method or "", options.exclude, random=options.is_random)
     accuracy = options.accuracy
     request = quantizing.QuantizeRequest(
-        loaded, _samples(loaded, options), settings, labelled, accuracy.most_lost, accuracy.least_snr_db
+        loaded,
+        _samples(loaded, options, convert),
+        settings,
+        labelled,
+        accuracy.most_lost,
+        accuracy.least_snr_db,
+        convert,
     )
     result = quantizing.quantize(request, console.say)
     return result, _render_real(result)
@@ -236,12 +250,12 @@ def _check_target(source: Path, output: Path) -> None:
     outputs.check_file(output, "a quantized model", foreign)
 
 
-def _samples(loaded: SourceModel, options: QuantizeOptions) -> Sequence[Tensors]:
+def _samples(loaded: SourceModel, options: QuantizeOptions, convert: Convert | None) -> Sequence[Tensors]:
     from toolchain.quantize import samples
 
     if options.calibration is None or options.is_random:
         return samples.random(loaded.inputs, options.samples or _RANDOM_SAMPLES, options.model.seed)
-    return samples.Folder(Path(options.calibration), loaded.inputs, options.samples or _SAMPLES)
+    return samples.Folder(Path(options.calibration), loaded.inputs, options.samples or _SAMPLES, convert)
 
 
 # --- text ------------------------------------------------------------------------------------------------------

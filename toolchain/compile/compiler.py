@@ -330,6 +330,7 @@ def _manifest(work: _Compilation, staging: Path, activations: int | None) -> Man
         activations=activations,
         sparse=_sparse(work),
         states=source.states,
+        pictures=work.request.pictures,
     )
 
 

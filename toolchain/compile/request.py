@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from toolchain.board import Board
 from toolchain.models.request import Model
+from toolchain.pictures import Pictures
 from toolchain.progress import Progress
 from toolchain.records import SHIPPED
 
@@ -34,6 +35,7 @@ class BuildRequest:
     without: tuple[str, ...] = ()  # names of templates that must not be used
     threads: int = 0  # number of threads for which records are applied; 0 for the number in the board file
     max_memory: int = 0  # bytes that a process which runs the network may take; 0 for any number
+    pictures: Pictures | None = None  # the steps for pictures, checked against the model
 
     @cached_property
     def backend(self) -> Backend:
@@ -73,6 +75,7 @@ class BuildRequest:
         # The name is enough: the bundle's reference has the numbers for users without that file.
         for option, path in (("--input", input_source.npz), ("--image", input_source.image)):
             arguments += [option, shlex.quote(path.name)] if path else []
+        arguments += [shlex.quote(text) for text in self.pictures.steps.arguments] if self.pictures else []
         return " ".join([*arguments, *precision_options(self.board), "--seed", str(input_source.seed)])
 
 

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import numpy as np
 
 from toolchain import temporary
 from toolchain.bundle import Bundle
-from toolchain.device import application, runner, trust, verification
+from toolchain.device import application, pictures, runner, sampling, trust, verification
 from toolchain.device.application import Started
 from toolchain.device.connected import ConnectedDevice
 from toolchain.device.installed import DeviceRelease, Installed
+from toolchain.device.pictures import PicturesChecked
 from toolchain.device.probe.facts import DeviceFacts
 from toolchain.device.rate import Rate
 from toolchain.device.runner import Run
 from toolchain.device.shipment import Transfer
 from toolchain.device.store import Generation
 from toolchain.device.trust import Verified
-from toolchain.device.verification import Fidelity
+from toolchain.device.verification import Fidelity, Samples
 from toolchain.native.programs import Program
 from toolchain.progress import Stages
 from toolchain.tensors import Difference
@@ -70,6 +73,7 @@ class Deployment:
         application: How the device's application started; None if it has none.
         fidelity: The comparison of many samples; None if there was only one.
         verified: The device's check of the signatures; None if it accepts unsigned releases.
+        pictures: The check of the release's steps for pictures; None if it has none, or no reference.
     """
 
     digest: str
@@ -82,6 +86,7 @@ class Deployment:
     application: Started | None = None
     fidelity: Fidelity | None = None
     verified: Verified | None = None
+    pictures: PicturesChecked | None = None
 
 
 def deploy(
@@ -122,6 +127,8 @@ def deploy(
         with stages.timed("smoke"):
             run = installed.run(runner.SMOKE)
             difference = verification.check_outputs(run, samples, bundle.manifest, settings.tolerance)
+        with stages.timed("smoke"):
+            of_picture = _check_pictures(release, samples, settings.tolerance)
         with stages.timed("samples" if random else "smoke"):
             compared = verification.check_samples(release, random, settings.tolerance, stages.tell) if random else None
         if settings.accept:
@@ -140,7 +147,22 @@ def deploy(
         application=started,
         fidelity=compared,
         verified=verified,
+        pictures=of_picture,
     )
+
+
+def _check_pictures(release: DeviceRelease, samples: Samples, tolerance: float | None) -> PicturesChecked | None:
+    """Run the reference's picture through all steps on the device; its files are there."""
+    manifest = release.manifest
+    if samples.picture is None:
+        return None
+    on_device = replace(release, bundle=None)
+    run, _ = sampling.run_pictures(on_device, {"0": samples.picture}, 1, keep_input=True)
+    run = replace(run, outputs={name: value[0] for name, value in run.outputs.items()})
+    checked = pictures.check(run, samples.picture, manifest)
+    if run.objects and all(np.array_equal(run.objects["input"], value) for value in samples.inputs.values()):
+        verification.check_outputs(run, samples, manifest, tolerance)
+    return checked
 
 
 def _make_current(

@@ -8,7 +8,7 @@ import secrets
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,7 @@ class Run:
         processor: The accelerator of the kernels; None for the CPU.
         copies: The copies to and from an accelerator's own memory; None without such an accelerator.
         periodic: The runs at a rate after the timed ones; None without a rate.
+        objects: The tensors of what pictures gave; None if the inputs were tensors.
     """
 
     outputs: Mapping[str, NDArray[Any]]
@@ -73,6 +74,7 @@ class Run:
     processor: Processor | None = None
     copies: Copies | None = None
     periodic: Periodic | None = None
+    objects: Mapping[str, NDArray[Any]] | None = None
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,8 @@ class Plan:
     model runs once for each; 0 means a single input without that axis. They are the steps of a `sequence` if a model
     keeps its state between them; the first step gets it from a file of the device, `state_in`, or else it is zeros, and
     the last one leaves it in `state_out`. With a `rate`, the model then runs at that rate.
+    With `objects`, the inputs are raw pictures, and what these give has at most so many bytes; with `keep_input`, the
+    input that was made of the last one is fetched, too.
     """
 
     budget_s: float = 10.0
@@ -96,6 +100,8 @@ class Plan:
     sequence: bool = False
     state_in: str = ""
     state_out: str = ""
+    objects: int = 0
+    keep_input: bool = False
 
 
 SMOKE = Plan(budget_s=0.0, min_runs=1, max_runs=0)
@@ -142,6 +148,10 @@ def call(  # noqa: PLR0913 - one call has these independent parts
             local = Path(work) / "outputs.safetensors"
             shell.pull(f"{folder}/outputs", local, max_bytes=limit_bytes)
             run = read(report, tensors.load(local), shell.name, plan)
+            if plan.objects:
+                local = Path(work) / "objects.safetensors"
+                shell.pull(f"{folder}/objects", local, max_bytes=plan.objects)
+                run = replace(run, objects=tensors.load(local))
     check_times([run], took_s, shell.name)
     return run
 
@@ -172,6 +182,8 @@ def command(folders: Mapping[str, str], release: str, folder: str, plan: Plan, t
     argv += ["--sequence"] if plan.sequence else []
     for option, path in (("--state-in", plan.state_in), ("--state-out", plan.state_out)):
         argv += [option, path] if path else []
+    argv += ["--objects", f"{folder}/objects"] if plan.objects else []
+    argv += ["--keep-input"] if plan.keep_input else []
     argv += [] if plan.pinned else ["--no-pin"]
     argv += plan.rate.arguments if plan.rate else []
     return [*argv, "--threads", str(threads)] if threads else argv

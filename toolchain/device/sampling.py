@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolchain import files, temporary, tensors
+from toolchain.device import pictures as device_pictures
 from toolchain.device.installed import DeviceRelease, Installed
 from toolchain.device.runner import SMOKE, Plan, Processor, Run
 from toolchain.device.shipment import Sent, Tell
@@ -41,6 +42,7 @@ class Sampled:
         peak_rss_kib: Largest memory use of a process.
         processor: The accelerator of the kernels; None for the CPU.
         sent: The blobs sent.
+        objects: For raw pictures, the objects of each.
     """
 
     outputs: Mapping[str, NDArray[Any]]
@@ -51,6 +53,7 @@ class Sampled:
     peak_rss_kib: int
     processor: Processor | None
     sent: Sent
+    objects: tuple[NDArray[Any], ...] = ()
 
 
 def run_all(
@@ -73,15 +76,24 @@ def run_all(
     release = replace(release, bundle=None)  # the device has its files: each piece sends inputs alone
     specs = release.manifest.step_outputs
     outputs = {spec.name: np.empty((series.count, *spec.shape), spec.dtype) for spec in specs}
-    ranges = pieces(series.count, [*release.manifest.step_inputs, *specs])
+    given = (
+        [TensorSpec("0", (series.picture_bytes,), "uint8")] if series.picture_bytes else release.manifest.step_inputs
+    )
+    ranges = pieces(series.count, [*given, *specs])
     runs, sent = [], []
+    objects: list[NDArray[Any]] = []
     with temporary.folder() as folder:
         sequence = _Sequence(Path(folder) / "state", len(ranges) - 1) if is_sequence else None
         for number, piece in enumerate(ranges):
             if progress:
                 progress(Step("running the samples", piece.start, series.count, "samples"))
-            plan = replace(SMOKE, samples=len(piece), sequence=is_sequence)
-            run, transfer = _run_piece(release, series.take(piece), plan, number, sequence)
+            if series.picture_bytes:
+                run, transfer = run_pictures(release, series.take(piece), len(piece))
+            else:
+                plan = replace(SMOKE, samples=len(piece), sequence=is_sequence)
+                run, transfer = _run_piece(release, series.take(piece), plan, number, sequence)
+            if run.objects is not None and release.manifest.pictures:
+                objects += device_pictures.read_objects(run.objects, release.manifest.pictures.plan, len(piece))
             for name, value in run.outputs.items():
                 outputs[name][piece.start : piece.stop] = value
             runs.append(run)
@@ -95,6 +107,7 @@ def run_all(
         peak_rss_kib=max(run.peak_rss_kib for run in runs),
         processor=runs[-1].processor,
         sent=Sent(sum(s.count for s in sent), sum(s.skipped for s in sent), sum(s.seconds for s in sent)),
+        objects=tuple(objects),
     )
 
 
@@ -129,6 +142,25 @@ def pieces(count: int, specs: Sequence[TensorSpec]) -> list[range]:
     sample_bytes = max(1, sum(spec.bytes for spec in specs))
     step = min(max(1, PIECE_BYTES // sample_bytes), _PIECE_SAMPLES)
     return [range(start, min(start + step, count)) for start in range(0, count, step)]
+
+
+def run_pictures(
+    release: DeviceRelease, pictures: Tensors, count: int, *, keep_input: bool = False
+) -> tuple[Run, Sent]:
+    """Run pictures in one process, and remove them afterwards.
+
+    Args:
+        release: The release, whose files are on the device.
+        pictures: Raw pictures with the names 0, 1 and so on.
+        count: Number of pictures.
+        keep_input: Whether to fetch the input that was made of the last one.
+
+    Raises:
+        DeviceError, VerificationError: As `run_all`.
+    """
+    limit = device_pictures.most_bytes(release.manifest, count, keep_input=keep_input)
+    plan = replace(SMOKE, samples=count, objects=limit, keep_input=keep_input)
+    return _run_piece(release, pictures, plan, 0, None)
 
 
 def _run_piece(

@@ -39,6 +39,7 @@ class Samples:
         runtime: Name of the runtime that computed the reference.
         tolerance: The reference's own limits for the relative difference, if it has some.
         rankings: The outputs whose rows are sorted by scores.
+        picture: RGB pixels for the release's own steps; None if it has none.
     """
 
     inputs: Tensors
@@ -46,6 +47,7 @@ class Samples:
     runtime: str = ""
     tolerance: Tolerance | None = None
     rankings: tuple[Ranking, ...] = ()
+    picture: NDArray[np.uint8] | None = None
 
 
 def check_referenced(bundle: Bundle, *, unchecked: bool) -> None:
@@ -75,7 +77,14 @@ def samples_of(bundle: Bundle, *, unchecked: bool = False) -> Samples:
     reference = bundles.Reference.read(bundle.reference)
     reference.check(bundle.manifest)
     reference.check_comparable()
-    return Samples(reference.inputs, reference.outputs, reference.runtime, reference.tolerance, reference.rankings)
+    return Samples(
+        reference.inputs,
+        reference.outputs,
+        reference.runtime,
+        reference.tolerance,
+        reference.rankings,
+        reference.picture if bundle.manifest.pictures else None,
+    )
 
 
 def random_inputs(manifest: Manifest) -> Tensors:

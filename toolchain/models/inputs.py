@@ -10,7 +10,7 @@ import re
 import resource
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,10 @@ _CGROUP = Path("/sys/fs/cgroup/memory.max")
 _LARGEST = 1 << 31  # bytes that protobuf, and so shape inference, takes
 
 
+Convert = Callable[[NDArray[np.uint8]], NDArray[Any]]
+"""Makes a model's only input of RGB pixels, (height, width, 3)."""
+
+
 @dataclass(frozen=True)
 class Source:
     """The inputs that a user asked for; at most one of the paths is set, and without them `seed` counts."""
@@ -45,6 +49,7 @@ class Source:
     npz: Path | None = None
     image: Path | None = None
     seed: int = 0
+    convert: Convert | None = None  # what the image becomes; None for the usual ImageNet preprocessing
 
 
 def make(source: Source, specs: Sequence[TensorSpec], *, is_sequence: bool = False) -> dict[str, NDArray[Any]]:
@@ -60,7 +65,7 @@ def make(source: Source, specs: Sequence[TensorSpec], *, is_sequence: bool = Fal
     if source.npz:
         return from_npz(source.npz, specs)
     if source.image:
-        return from_image(source.image, specs)
+        return from_image(source.image, specs, source.convert)
     return random(specs, source.seed)
 
 
@@ -162,11 +167,22 @@ def _load_arrays(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[A
     return {specs[0].name: loaded}
 
 
-def from_image(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
+def read_rgb(path: Path) -> NDArray[np.uint8]:
+    """Decode a picture to its pixels, (height, width, 3)."""
+    try:
+        return np.asarray(Image.open(path).convert("RGB"))
+    except Exception as fault:  # its decoders raise exceptions of any class
+        raise InputError(f"cannot read the image {path}", details=reason(fault)) from fault
+
+
+def from_image(path: Path, specs: Sequence[TensorSpec], convert: Convert | None = None) -> dict[str, NDArray[Any]]:
     """Read a picture as ImageNet models expect it: resized, cropped at the centre, scaled and normalized.
 
-    The result is the model's one input in its own layout: 1 x 3 x H x W, or 1 x H x W x 3.
+    The result is the model's one input in its own layout: 1 x 3 x H x W, or 1 x H x W x 3. With `convert`, it is what
+    that returns.
     """
+    if convert:
+        return {specs[0].name: convert(read_rgb(path))}
     is_image = len(specs) == 1 and len(specs[0].shape) == _IMAGE_RANK and _RGB in specs[0].shape[1::2]
     if not is_image or not specs[0].dtype.startswith("float"):
         raise InputError(
@@ -177,10 +193,7 @@ def from_image(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any
     spec = specs[0]
     channels_first = spec.shape[1] == _RGB
     height, width = spec.shape[2:] if channels_first else spec.shape[1:3]
-    try:
-        image = Image.open(path).convert("RGB")
-    except Exception as fault:  # its decoders raise exceptions of any class
-        raise InputError(f"cannot read the image {path}", details=reason(fault)) from fault
+    image = Image.fromarray(read_rgb(path))
     scale = max(height / image.height, width / image.width) * _RESIZE_RATIO
     resized = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BILINEAR)
     left, top = (resized.width - width) // 2, (resized.height - height) // 2

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from toolchain.models import inputs
+from toolchain.pictures import Steps
 
 Detection = Literal["propose", "use", "off"]
 """What happens to outputs that look like a state: a line about them, or they are the state, or nothing."""
@@ -24,3 +25,4 @@ class Model:
     # Names of outputs that stay on the device, by the names of the inputs that they are in the next step
     states: Mapping[str, str] = field(default_factory=dict)
     detection: Detection = "propose"  # what happens to outputs that look like a state
+    pictures: Steps | None = None  # steps for pictures; None for those of a pipeline.toml beside the file, if any

@@ -24,12 +24,15 @@ class Series:
         take: Returns some samples: by name, each input with a leading axis of samples.
         names: One for each sample; empty if they have none.
         single: Whether it is one sample without that axis, so that its outputs have none either.
+        picture_bytes: Largest size of a raw picture; `take` then returns pictures with the names 0, 1 and so on. 0 for
+            inputs of the model.
     """
 
     count: int
     take: Callable[[range], dict[str, NDArray[Any]]]
     names: tuple[str, ...] = ()
     single: bool = False
+    picture_bytes: int = 0
 
 
 def of_file(path: Path, specs: Sequence[TensorSpec]) -> Series:
@@ -48,6 +51,31 @@ def of_file(path: Path, specs: Sequence[TensorSpec]) -> Series:
 
 def of_pictures(paths: Sequence[Path], specs: Sequence[TensorSpec]) -> Series:
     """Read pictures as `inputs.from_image` does, one sample each; folders in the order of their files' names."""
+    pictures, _ = _listed(paths)
+    inputs.from_image(pictures[0], specs)  # raises now if the model does not take pictures
+
+    def take(samples: range) -> dict[str, NDArray[Any]]:
+        return _stacked(inputs.from_image(pictures[index], specs) for index in samples)
+
+    return Series(len(pictures), take, tuple(map(str, pictures)), single=_is_one_file(paths))
+
+
+def of_raw_pictures(paths: Sequence[Path]) -> Series:
+    """Read pictures as RGB pixels, for a release whose own steps make inputs of them."""
+    pictures, largest = _listed(paths)
+
+    def take(samples: range) -> dict[str, NDArray[Any]]:
+        return {str(number): inputs.read_rgb(pictures[index]) for number, index in enumerate(samples)}
+
+    return Series(len(pictures), take, tuple(map(str, pictures)), _is_one_file(paths), picture_bytes=largest)
+
+
+def _is_one_file(paths: Sequence[Path]) -> bool:
+    return len(paths) == 1 and not paths[0].is_dir()
+
+
+def _listed(paths: Sequence[Path]) -> tuple[list[Path], int]:
+    """Return the files of pictures, and the bytes of the largest one as RGB pixels."""
     pictures: list[Path] = []
     suffixes = Image.registered_extensions()
     for path in paths:
@@ -59,17 +87,14 @@ def of_pictures(paths: Sequence[Path], specs: Sequence[TensorSpec]) -> Series:
             )
         pictures += files
     # All headers are read first, so that a damaged file among a thousand stops the run before it begins.
+    largest = 0
     for picture in pictures:
         try:
-            Image.open(picture).close()
+            with Image.open(picture) as image:
+                largest = max(largest, 3 * image.width * image.height)
         except Exception as fault:  # its decoders raise whatever they trip over, of any class
             raise InputError(f"cannot read the image {picture}", details=reason(fault)) from fault
-    inputs.from_image(pictures[0], specs)  # raises now if the model does not take pictures
-
-    def take(samples: range) -> dict[str, NDArray[Any]]:
-        return _stacked(inputs.from_image(pictures[index], specs) for index in samples)
-
-    return Series(len(pictures), take, tuple(map(str, pictures)), single=len(paths) == 1 and not paths[0].is_dir())
+    return pictures, largest
 
 
 def random(specs: Sequence[TensorSpec], seed: int, count: int) -> Series:

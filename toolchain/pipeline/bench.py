@@ -15,7 +15,7 @@ from toolchain.device.energy import Energy
 from toolchain.device.installed import DeviceRelease
 from toolchain.device.lock import Owner
 from toolchain.models import inputs
-from toolchain.pipeline import device_programs
+from toolchain.pipeline import device_programs, pictures
 from toolchain.pipeline.deploy import measure, read_labels, top_classes
 from toolchain.pipeline.report import Report
 from toolchain.progress import Stages, stage
@@ -73,8 +73,7 @@ def _read_inputs(
 ) -> tuple[Tensors, list[str]]:
     """Return inputs and labels that fit a release of this board, or refuse them."""
     check_board(manifest, device.board, root=device.store.folder)
-    arrays = inputs.make(source, manifest.step_inputs, is_sequence=bool(manifest.states))
-    return arrays, read_labels(settings.labels, manifest)
+    return pictures.make_inputs(source, manifest), read_labels(settings.labels, manifest)
 
 
 def _energy(

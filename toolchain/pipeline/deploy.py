@@ -23,7 +23,7 @@ from toolchain.device.runner import Plan
 from toolchain.models import inputs
 from toolchain.models.inputs import Guess
 from toolchain.native.programs import Program
-from toolchain.pipeline import device_programs, preflight
+from toolchain.pipeline import device_programs, pictures, preflight
 from toolchain.pipeline.report import Report
 from toolchain.pipeline.source import BundleSource, Loaded
 from toolchain.progress import Stages, stage
@@ -126,7 +126,7 @@ def deploy_bundle(
     labels = read_labels(settings.labels, manifest)
     library = device_programs.library(device.board, stages) if settings.library else None
     arrays = (
-        inputs.make(own_inputs, manifest.step_inputs, is_sequence=bool(manifest.states))
+        pictures.make_inputs(own_inputs, manifest)
         if own_inputs
         else verification.samples_of(bundle, unchecked=True).inputs
     )
@@ -157,6 +157,7 @@ def deploy_bundle(
         fidelity=deployment.fidelity,
         unchecked=deployment.difference is None,
         verified=deployment.verified,
+        pictures=deployment.pictures,
         waited=device.store.waited,
         slot=device.store.slot,
         can_roll_back=len(device.store.releases.generations()) > 1,

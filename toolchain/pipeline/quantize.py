@@ -14,6 +14,7 @@ import onnx
 from toolchain import files, interrupts
 from toolchain.errors import InputError, RegressionError
 from toolchain.models import reference
+from toolchain.models.inputs import Convert
 from toolchain.models.source import SourceModel
 from toolchain.pipeline.evaluate.data import Reader
 from toolchain.pipeline.evaluate.paired import CONFIDENCE, Loss
@@ -44,6 +45,7 @@ class QuantizeRequest:
     labelled: SampleRequest | None = None  # a metric on samples with labels
     most_lost: float | None = None  # in the unit of the metric
     least_snr_db: float | None = None  # of the outputs
+    convert: Convert | None = None  # what pictures of the metric become; None for the usual ImageNet preprocessing
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ def quantize(request: QuantizeRequest, tell: Progress) -> QuantizedModel:
     _read_all(request.samples, source.name, tell)
     tell(stage("simplifying the model"))
     floats = float_network(source, settings.exclude)
-    scorer = _Scorer(source, request.labelled, tell) if request.labelled else None
+    scorer = _Scorer(source, request.labelled, request.convert, tell) if request.labelled else None
     tell(f"quantizing {len(floats.layers)} layers of {source.name} with {len(request.samples)} sample(s)")
     quantizer = Quantizer(floats, calibrate(floats, request.samples, method, tell))
     comparison = _OutputComparison(floats.proto, request.samples)
@@ -250,13 +252,13 @@ class _Scorer:
         InputError: The data, the labels or the metric do not fit the model.
     """
 
-    def __init__(self, source: SourceModel, labelled: SampleRequest, tell: Progress) -> None:
+    def __init__(self, source: SourceModel, labelled: SampleRequest, convert: Convert | None, tell: Progress) -> None:
         opened = labelled.open()
         self.metric = opened.metric
         self._source = source
         self._tell = tell
         self._samples = opened.dataset.samples
-        self._reader = Reader(opened.dataset, source.inputs, opened.preprocess)
+        self._reader = Reader(opened.dataset, source.inputs, opened.preprocess, convert)
         self._reader.check()
         call = reference.open_model(source)
         first = call(self._reader.inputs(self._samples[0]))

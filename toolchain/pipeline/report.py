@@ -11,6 +11,7 @@ from toolchain.bundle.manifest import InHalf, InInt8, Modelled, Sparse
 from toolchain.device.application import Started
 from toolchain.device.bench import Measurement
 from toolchain.device.energy import Energy
+from toolchain.device.pictures import PicturesChecked
 from toolchain.device.probe.facts import DeviceFacts
 from toolchain.device.shipment import Transfer
 from toolchain.device.trust import Verified
@@ -61,6 +62,7 @@ class Report:
     states: tuple[StatePair, ...] = ()  # outputs that stayed on the device as inputs of the next step
     board_reason: str = ""  # why a probe of the device chose this board type; empty if the user named it
     slot: str = ""  # the slot of the device's store; empty for the store's own releases
+    pictures: PicturesChecked | None = None  # the check of the steps for pictures; None if the release has none
     can_roll_back: bool = False  # whether the device keeps an earlier release
 
     @property
@@ -96,6 +98,7 @@ class Report:
             "outputs": self._outputs(),
             "unchecked": self.unchecked,
             "fidelity": fidelity,
+            "pictures": asdict(self.pictures) if self.pictures else None,
             "evaluation": self.evaluation.summary() if self.evaluation else None,
             "latency_ms": asdict(measured.latency),
             "periodic": periodic.document(measured.run.periodic, measured.latency.median)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from toolchain import arrays, tensors
 from toolchain.bundle import check_board
@@ -94,7 +95,25 @@ class RunRequest:
             return stream.repeat(self.npz, manifest.step_inputs, self.steps)
         if self.npz:
             return series.of_file(self.npz, manifest.step_inputs)
+        if manifest.pictures:
+            return series.of_raw_pictures(self.pictures)
         return series.of_pictures(self.pictures, manifest.step_inputs)
+
+
+@dataclass(frozen=True)
+class PictureObject:
+    """A class of a picture, or a box in its pixels."""
+
+    number: int  # of the class
+    label: str  # empty if the release has none
+    score: float
+    box: tuple[float, ...]  # left, top, right, bottom; empty for a class
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The texts of a table's row."""
+        box = [f"{side:.1f}" for side in self.box] if self.box else [""] * 4
+        return (f"{self.score:.4g}", self.label or str(self.number), *box)
 
 
 @dataclass(frozen=True)
@@ -121,6 +140,8 @@ class RunReport:
     slot: str = ""  # the slot of the device's store; empty for the store's own releases
     # For each sample its name and its best five classes, if labels were given
     top: Sequence[tuple[str, tuple[Guess, ...]]] = ()
+    # For each picture its name and what the release's own steps found in it
+    objects: Sequence[tuple[str, tuple[PictureObject, ...]]] = ()
     waited: tuple[Waited, ...] = ()  # who was at work on the device before, and how long they were waited for
 
     def document(self) -> dict[str, Any]:
@@ -145,6 +166,9 @@ class RunReport:
                 }
                 for name, guesses in self.top
             ],
+            "objects": [
+                {"sample": name, "objects": [asdict(item) for item in objects]} for name, objects in self.objects
+            ],
         }
 
     def render_text(self) -> list[str | Table]:
@@ -168,6 +192,9 @@ class RunReport:
         ]
         best = [(name, f"{guess.score:.4g}", guess.label) for name, guesses in self.top for guess in guesses]
         ranked: list[str | Table] = ["", Table(best, ("sample", "score", "class"))] if best else []
+        found = [(name, *item.cells) for name, objects in self.objects for item in objects]
+        heads = ("sample", "score", "class", "left", "top", "right", "bottom")
+        ranked += ["", Table(found, heads)] if found else []
         return [Table(rows), *ranked]
 
 
@@ -199,8 +226,8 @@ def run(request: RunRequest, device: ConnectedDevice, stages: Stages) -> RunRepo
     else:
         outputs = tensors.cut_stacked(sampled.outputs, manifest.outputs)
     top: list[tuple[str, tuple[Guess, ...]]] = []
+    names = samples.names or tuple(map(str, range(samples.count)))
     if labels:
-        names = samples.names or tuple(map(str, range(samples.count)))
         scores = sampled.outputs[manifest.step_outputs[0].name]
         top = [(name, inputs.top(row, labels)) for name, row in zip(names, scores, strict=True)]
     arrays.save(request.output, outputs, f"sha256:{digest}")
@@ -222,8 +249,26 @@ def run(request: RunRequest, device: ConnectedDevice, stages: Stages) -> RunRepo
         processor=sampled.processor,
         transfer=Transfer.of(sampled.sent, device.shell),
         top=tuple(top),
+        objects=tuple((name, _objects(found, manifest)) for name, found in zip(names, sampled.objects, strict=False)),
         waited=store.waited,
         slot=store.slot,
+    )
+
+
+def _objects(found: NDArray[Any], manifest: Manifest) -> tuple[PictureObject, ...]:
+    """Return the objects of a picture with their labels."""
+    steps = manifest.pictures
+    if steps is None:
+        return ()
+    is_class, sides = steps.plan.head == "classes", ("left", "top", "right", "bottom")
+    return tuple(
+        PictureObject(
+            number := int(item["label"]),
+            steps.labels[number] if steps.labels else "",
+            float(item["score"]),
+            () if is_class else tuple(float(item[side]) for side in sides),
+        )
+        for item in found
     )
 
 

@@ -6,16 +6,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolchain import bundle, registry, tensors
+import numpy as np
+from numpy.typing import NDArray
+
+from toolchain import bundle, pictures, registry, tensors
 from toolchain.bundle import Bundle
 from toolchain.compile.request import BuildRequest
 from toolchain.device import verification
 from toolchain.errors import InputError
 from toolchain.models import inputs, zoo
 from toolchain.native import cross
+from toolchain.pictures import Pictures
+from toolchain.pipeline import pictures as picture_steps
 from toolchain.progress import Stages, stage
 from toolchain.registry import Access
-from toolchain.tensors import Tensors
+from toolchain.tensors import Tensors, TensorSpec
 
 if TYPE_CHECKING:
     from toolchain.models.source import SourceModel
@@ -31,6 +36,8 @@ class Loaded:
 
     source: SourceModel  # the model
     arrays: Tensors  # its inputs by name
+    pictures: Pictures | None = None  # its steps for pictures, those before it checked
+    picture: NDArray[np.uint8] | None = None  # RGB pixels that a device checks them with
 
     @property
     def classes(self) -> int | None:
@@ -73,8 +80,21 @@ class BundleSource:
         for line in source.guessed:
             self.request.progress(line)
         model.check_memory(source)
-        arrays = inputs.make(self.request.model.given, source.step_inputs, is_sequence=bool(source.states))
-        return Loaded(source, arrays)
+        given = self.request.model.given
+        steps = picture_steps.steps_of(self.request.model)
+        if steps is None:
+            return Loaded(source, inputs.make(given, source.step_inputs, is_sequence=bool(source.states)))
+        if source.states:
+            raise InputError(
+                "a model with a state takes no steps for pictures",
+                details="state: " + ", ".join(map(str, source.states)),
+                hint="leave out --state, or the steps for pictures",
+            )
+        checked = pictures.resolve(steps, source.inputs, None)
+        convert = picture_steps.converter(checked, self.request.progress)
+        picture = picture_steps.reference_picture(given, checked)
+        made = {spec.name: convert(picture) for spec in source.inputs} if convert and not given.npz else None
+        return Loaded(source, made or inputs.make(given, source.inputs), checked, picture)
 
     def check_possible(self) -> None:
         """Check that the board's compiler knows its target, and that the requested records are there.
@@ -105,11 +125,13 @@ class BundleSource:
             loaded = loaded or self.load()
             target = folder or Path("build") / f"{loaded.source.name}-{request.board.name}"
             bundle.check_target(target)
+            request = _with_steps(request, loaded.pictures)
             prepared = prepare.quantize_if_needed(loaded.source, request)
             imported = importer.import_model(prepared.source)
+            request = _with_steps(request, loaded.pictures, imported.outputs, prepared.source.inputs)
         with self.stages.timed("reference"):
             reference, source = self._reference(prepared.source, loaded.arrays)
-            reference = replace(reference, int8=prepared.quantized)
+            reference = replace(reference, int8=prepared.quantized, picture=loaded.picture)
             imported = replace(imported, source=source)
         with self.stages.timed("compile"):
             progress(stage(f"compiling for {request.board.name}"))
@@ -213,6 +235,21 @@ class BundleSource:
             opened = bundle.open_bundle(Path(source), folder)
         verification.random_reference(opened, self.samples)
         return opened
+
+
+def _with_steps(
+    request: BuildRequest,
+    steps: Pictures | None,
+    outputs: tuple[TensorSpec, ...] | None = None,
+    specs: tuple[TensorSpec, ...] = (),
+) -> BuildRequest:
+    """Return a request whose images go through the steps; with the imported model, all steps are checked against it."""
+    if steps is None:
+        return request
+    if outputs is not None:
+        return replace(request, pictures=pictures.resolve(steps.steps, specs, outputs))
+    given = replace(request.model.given, convert=picture_steps.converter(steps))
+    return replace(request, model=replace(request.model, given=given))
 
 
 def is_built(source: str) -> bool:

@@ -28,7 +28,9 @@ class Folder(Sequence[Tensors]):
         InputError: There is no such folder, or no sample in it.
     """
 
-    def __init__(self, root: Path, specs: Sequence[TensorSpec], limit: int | None = None) -> None:
+    def __init__(
+        self, root: Path, specs: Sequence[TensorSpec], limit: int | None = None, convert: inputs.Convert | None = None
+    ) -> None:
         if not root.is_dir():
             raise InputError(f"there is no folder {str(root)!r}", hint="--calibration takes a folder, or `random`")
         paths = sorted(path for path in root.rglob("*") if path.suffix.lower() in _PICTURES | _ARRAYS)
@@ -39,6 +41,7 @@ class Folder(Sequence[Tensors]):
         count = min(limit or len(paths), len(paths))
         self.paths = tuple(paths[number * len(paths) // count] for number in range(count))
         self._specs = tuple(specs)
+        self._convert = convert
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -51,11 +54,11 @@ class Folder(Sequence[Tensors]):
 
     def __getitem__(self, index: int | slice) -> Tensors | Sequence[Tensors]:
         if isinstance(index, slice):
-            return [read(path, self._specs) for path in self.paths[index]]
-        return read(self.paths[index], self._specs)
+            return [read(path, self._specs, self._convert) for path in self.paths[index]]
+        return read(self.paths[index], self._specs, self._convert)
 
 
-def read(path: Path, specs: Sequence[TensorSpec]) -> Tensors:
+def read(path: Path, specs: Sequence[TensorSpec], convert: inputs.Convert | None = None) -> Tensors:
     """Read one sample.
 
     Raises:
@@ -64,7 +67,7 @@ def read(path: Path, specs: Sequence[TensorSpec]) -> Tensors:
     ending = path.suffix.lower()
     if ending == ".npz":
         return inputs.from_npz(path, specs)
-    return _from_npy(path, specs) if ending == ".npy" else inputs.from_image(path, specs)
+    return _from_npy(path, specs) if ending == ".npy" else inputs.from_image(path, specs, convert)
 
 
 def _from_npy(path: Path, specs: Sequence[TensorSpec]) -> Tensors:

@@ -19,7 +19,7 @@ COUNT = TensorSpec("count", (), "int64")
 
 
 def check(outputs, *specs):
-    made = SimpleNamespace(step_inputs=(), step_outputs=specs, outputs=specs, steps=lambda _arrays: 0)
+    made = SimpleNamespace(step_inputs=(), step_outputs=specs, outputs=specs, steps=lambda _arrays: 0, pictures=None)
     bundle.Reference("", {}, outputs).check(made)
 
 
@@ -140,3 +140,12 @@ def test_limits_of_outputs_are_kept(tmp_path):
 def test_a_limit_that_no_build_writes_is_refused(tmp_path, limit):
     with pytest.raises(VerificationError, match="limits in an unknown form"):
         bundle.Reference.read(noted(tmp_path, limits=f'{{"y": {limit}}}'))
+
+
+def test_a_release_with_steps_for_pictures_needs_a_picture():
+    made = SimpleNamespace(inputs=(), outputs=(), pictures=object())
+    for picture, message in [(None, "no picture"), (np.zeros((2, 2, 4), np.uint8), "not RGB pixels")]:
+        with pytest.raises(VerificationError) as caught:
+            bundle.Reference("", {}, {}, picture=picture).check(made)
+        assert message in caught.value.details
+    bundle.Reference("", {}, {}, picture=np.zeros((2, 2, 3), np.uint8)).check(made)

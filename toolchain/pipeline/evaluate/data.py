@@ -17,6 +17,7 @@ from PIL import Image
 from toolchain import files
 from toolchain.errors import InputError, reason
 from toolchain.models import inputs
+from toolchain.models.inputs import Convert
 from toolchain.pipeline.evaluate.functions import UserFunction
 from toolchain.tensors import Tensors, TensorSpec, check_signature
 
@@ -178,6 +179,7 @@ class Reader:
     dataset: Dataset
     specs: tuple[TensorSpec, ...]
     preprocess: UserFunction | None = None  # takes a file's path; returns the only input, or all by name
+    convert: Convert | None = None  # what pictures become; None for the usual ImageNet preprocessing
     _rows: dict[str, NDArray[Any]] = field(default_factory=dict, compare=False, repr=False)
 
     def check(self) -> None:
@@ -211,7 +213,7 @@ class Reader:
             arrays = result if isinstance(result, dict) else {self.specs[0].name: result}
             arrays = {name: np.asarray(value) for name, value in arrays.items()}
         elif self.dataset.kind == "pictures":
-            return inputs.from_image(sample.path, self.specs)
+            return inputs.from_image(sample.path, self.specs, self.convert)
         else:
             names = {spec.name for spec in self.specs}
             arrays = {name: value for name, value in self._arrays(sample).items() if name in names}

@@ -18,6 +18,7 @@ from toolchain.device import sampling
 from toolchain.device.installed import DeviceRelease
 from toolchain.errors import InputError, VerificationError
 from toolchain.models.series import Series
+from toolchain.pipeline import pictures
 from toolchain.pipeline.evaluate import data, functions
 from toolchain.pipeline.evaluate.catalog import open_metric
 from toolchain.pipeline.evaluate.data import Dataset, Reader, Sample
@@ -66,7 +67,8 @@ class LabelledSamples:
                 details="state: " + ", ".join(map(str, manifest.states)),
                 hint="evaluate the same model built without --state, whose inputs and outputs include the state",
             )
-        scoring = Scoring(Reader(self.dataset, manifest.inputs, self.preprocess), self.metric, manifest)
+        convert = pictures.converter(manifest.pictures)
+        scoring = Scoring(Reader(self.dataset, manifest.inputs, self.preprocess, convert), self.metric, manifest)
         scoring.reader.check()
         self.metric.check(scoring.reader, outputs_of_model(manifest))
         return scoring

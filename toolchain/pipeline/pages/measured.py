@@ -92,6 +92,7 @@ def _result(report: Report) -> list[tuple[str, str]]:
         ("computed on", run.processor.text if run.processor else ""),
         ("state", f"{', '.join(map(str, report.states))}, in {report.steps} steps" if report.states else ""),
         ("outputs", _outputs_text(report)),
+        ("pictures", str(report.pictures or "")),
         ("samples", _fidelity_text(report.fidelity)),
         ("evaluation", report.evaluation.sentence if report.evaluation else ""),
         ("latency", f"{_ms(latency.median)} median{mark}, 95 % within {_ms(low)} to {_ms(high)}"),

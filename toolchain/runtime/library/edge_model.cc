@@ -20,6 +20,7 @@
 #include "../model/model.h"
 #include "../model/stage.h"
 #include "../model/state.h"
+#include "../pictures/pictures.h"
 #include "../threads/pool.h"
 #include "../trust/approval.h"
 #include "instrument.h"
@@ -180,6 +181,14 @@ edge_tensor Described(const TensorSpec& spec) {
   return tensor;
 }
 
+pictures::Picture Taken(const edge_image* image) {
+  Require(image != nullptr && image->size >= sizeof(image->size), "image.size is not set: use EDGE_IMAGE");
+  edge_image taken = EDGE_IMAGE;
+  memcpy(static_cast<void*>(&taken), image, std::min(image->size, sizeof(taken)));
+  return {taken.format, taken.width, taken.height, static_cast<const uint8_t*>(taken.data), taken.bytes,
+          taken.stride, static_cast<const uint8_t*>(taken.chroma), taken.chroma_bytes, taken.chroma_stride};
+}
+
 // What a network leaves in the pool of its device's memory is no other one's.
 void ClearPools() {
   tvm::ffi::Function::GetGlobalRequired("vm.builtin.memory_manager.clear")();
@@ -202,6 +211,9 @@ class OpenModel {
     const std::vector<Tensor> params = LoadParams(manifest_);
     EnterStage(kExitLoad, "giving the device its memory", manifest_.library);
     model_.Bind(manifest_.inputs, params);
+    if (!manifest_.pictures) return;
+    pipeline_.emplace(manifest_.pictures->plan);
+    objects_.reserve(static_cast<size_t>(manifest_.pictures->plan.most));
   }
 
   bool Changed() const {
@@ -249,6 +261,30 @@ class OpenModel {
             [this](std::vector<Tensor>* outputs) { state_.Take(outputs); });
   }
 
+  edge_objects Run(const pictures::Picture& picture) {
+    Require(pipeline_.has_value(), "the release has no steps for pictures: build it with --pre");
+    EnterStage(kExitUsage, "reading the picture", "");
+    objects_.clear();
+    pictures::Reason reason;
+    const edge_tensor input = Input(0);
+    Require(pipeline_->Prepare(picture, input.data, input.bytes, &reason), reason.text);
+    Run();
+    const PicturePlan& steps = *manifest_.pictures;
+    if (steps.output >= 0) {
+      const Tensor& output = outputs_[static_cast<size_t>(steps.output)];
+      const bool found = pipeline_->Find(picture.width, picture.height,
+                                         reinterpret_cast<const float*>(DataOf(output)),
+                                         SizeOf(output) / sizeof(float), &reason);
+      if (!found) throw Fault(kExitRunFailed, reason.text);
+      for (const pictures::Object& object : pipeline_->objects()) {
+        const size_t number = static_cast<size_t>(object.label);
+        objects_.push_back({object.label, object.score, object.left, object.top, object.right, object.bottom,
+                            steps.labels.empty() ? "" : steps.labels[number].c_str()});
+      }
+    }
+    return {sizeof(edge_objects), static_cast<int32_t>(objects_.size()), sizeof(edge_object), objects_.data()};
+  }
+
   State& state() { return state_; }
   const State& state() const { return state_; }
 
@@ -286,6 +322,8 @@ class OpenModel {
   Model model_;
   State state_;
   std::vector<Tensor> outputs_;
+  std::optional<pictures::Pipeline> pipeline_;
+  std::vector<edge_object> objects_;
 };
 
 }  // namespace edge
@@ -408,6 +446,18 @@ int edge_state_load(edge_model* model, const char* file) {
     Require(file != nullptr && *file != '\0', "no file is named");
     edge::EnterStage(edge::kExitInput, "loading the state", file);
     model->opened.state().Load(file);
+  });
+}
+
+int edge_run_image(edge_model* model, const edge_image* image, edge_objects* objects) {
+  return Guarded([&] {
+    edge::EnterStage(edge::kExitUsage, "reading the picture", "");
+    Require(model != nullptr, "there is no model");
+    // Before the run: what was found must not be lost.
+    Require(objects == nullptr || objects->size >= sizeof(objects->size),
+            "objects.size is not set: use EDGE_OBJECTS");
+    const edge_objects found = model->opened.Run(edge::Taken(image));
+    if (objects != nullptr) Give(found, objects, "objects.size is not set: use EDGE_OBJECTS");
   });
 }
 

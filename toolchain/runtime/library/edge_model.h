@@ -87,6 +87,51 @@ typedef struct edge_release {
 
 #define EDGE_RELEASE_INFO {sizeof(edge_release), NULL, NULL, NULL, 0}
 
+/* Formats of raw pictures, of 8 bits: as cameras deliver them, and as decoders of files do. */
+enum {
+  EDGE_RGB = 1,
+  EDGE_BGR = 2,
+  EDGE_RGBA = 3, /* the fourth byte is ignored */
+  EDGE_GRAY = 4,
+  EDGE_NV12 = 5, /* BT.601, levels 16 to 235; a second plane of pairs U, V for 2x2 pixels */
+  EDGE_YUYV = 6  /* the same levels; Y, U, Y, V for two pixels */
+};
+
+/* A picture in the caller's memory, which is read during the call only. */
+typedef struct edge_image {
+  size_t size;    /* sizeof(edge_image) */
+  int32_t format; /* EDGE_RGB to EDGE_YUYV */
+  int32_t width;  /* pixels: at most 32768 in each direction, and 2^26 altogether */
+  int32_t height;
+  const void* data;
+  size_t bytes;         /* of `data`: as many as size and stride need */
+  size_t stride;        /* bytes from a row to the next one; 0: rows without gaps */
+  const void* chroma;   /* NV12: the second plane; NULL: in `data`, after the first */
+  size_t chroma_bytes;  /* of `chroma`; 0 where that is NULL */
+  size_t chroma_stride; /* NV12: 0 for that of the first plane, rounded up to pairs */
+} edge_image;
+
+#define EDGE_IMAGE {sizeof(edge_image), 0, 0, 0, NULL, 0, 0, NULL, 0, 0}
+
+/* A class of a picture, or a box in it. */
+typedef struct edge_object {
+  int32_t number;    /* of the class, from 0 */
+  float score;
+  float left, top;   /* corners in pixels of the picture; zeros of a class without a box */
+  float right, bottom;
+  const char* label; /* "" where the release has none */
+} edge_object;
+
+/* What was found, the best first. It is the model's memory, valid until its next run. */
+typedef struct edge_objects {
+  size_t size; /* sizeof(edge_objects) */
+  int32_t count;
+  size_t object_size; /* bytes from one to the next: newer libraries may have larger ones */
+  const edge_object* objects;
+} edge_objects;
+
+#define EDGE_OBJECTS {sizeof(edge_objects), 0, 0, NULL}
+
 /* The version of the interface that the library has: compare it with EDGE_ABI. */
 EDGE_API int32_t edge_abi(void);
 
@@ -141,6 +186,12 @@ EDGE_API int edge_reset(edge_model* model);
  * state stays as it was then. */
 EDGE_API int edge_state_save(const edge_model* model, const char* file);
 EDGE_API int edge_state_load(edge_model* model, const char* file);
+
+/* Makes the model's input of a picture, runs the model, and finds the objects in its output, by the steps of
+ * the release; EDGE_USAGE where it has none, or they do not take the picture. `objects` may be NULL; a
+ * release without a last step has none, and its outputs are those of edge_output. After the first call, a
+ * picture of the same size and format allocates nothing in these steps. */
+EDGE_API int edge_run_image(edge_model* model, const edge_image* image, edge_objects* objects);
 
 #ifdef __cplusplus
 }

@@ -2,6 +2,7 @@
 #include "json.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "fault.h"
@@ -134,6 +135,19 @@ int64_t JsonNode::Integer() const {
   auto number = value_.as<int64_t>();
   if (!number) Fail("must be an integer");
   return *number;
+}
+
+double JsonNode::Number() const {
+  if (auto whole = value_.as<int64_t>()) return static_cast<double>(*whole);
+  auto number = value_.as<double>();
+  if (!number || !std::isfinite(*number)) Fail("must be a number");
+  return *number;
+}
+
+bool JsonNode::Truth() const {
+  auto truth = value_.as<bool>();
+  if (!truth) Fail("must be true or false");
+  return *truth;
 }
 
 std::vector<std::string> JsonNode::TextList(const std::string& key) const {

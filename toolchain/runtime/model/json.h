@@ -31,6 +31,8 @@ class JsonNode {
   std::vector<std::string> Keys() const;
   std::string Text() const;
   int64_t Integer() const;
+  double Number() const;  // a finite one
+  bool Truth() const;
 
   // Lists of one kind of value; an absent key counts as an empty list.
   std::vector<std::string> TextList(const std::string& key) const;

@@ -8,6 +8,7 @@
 #include "fault.h"
 #include "files.h"
 #include "json.h"
+#include "picture_plan.h"
 
 namespace edge {
 namespace {
@@ -133,6 +134,9 @@ Manifest ReadManifest(const std::string& release, const Digests& digests) {
   manifest.params_order = ReadParamsOrder(root);
   manifest.cpu_features = root.TextList("cpu_features");
   manifest.device = ReadDevice(root.Get("target"));
+  if (root.Has("pictures")) {
+    manifest.pictures = ReadPicturePlan(root.Get("pictures"), manifest.inputs, manifest.outputs);
+  }
   return manifest;
 }
 

@@ -6,9 +6,11 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "../pictures/pictures.h"
 #include "dtype.h"
 
 namespace edge {
@@ -35,6 +37,13 @@ struct StatePair {
   size_t output;
 };
 
+// How a release makes its input of a picture, and objects of an output.
+struct PicturePlan {
+  pictures::Plan plan;
+  int64_t output;                   // its number; -1: none is read
+  std::vector<std::string> labels;  // of each class; empty: there are none
+};
+
 struct Manifest {
   std::string path;
   std::string sha256;  // of the file itself
@@ -50,6 +59,7 @@ struct Manifest {
   std::vector<StatePair> states;
   std::vector<std::string> params_order;
   std::vector<std::string> cpu_features;
+  std::optional<PicturePlan> pictures;
   DLDeviceType device;  // what computes
   Digests digests;
 

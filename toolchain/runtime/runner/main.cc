@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <exception>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@
 #include "options.h"
 #include "peak.h"
 #include "periodic.h"
+#include "picture_samples.h"
 #include "processor.h"
 #include "profile.h"
 #include "report.h"
@@ -57,6 +59,20 @@ edge_model* Open(const Options& options) {
   return model;
 }
 
+// Runs every picture, with the steps of the release; returns how long each of them took, in nanoseconds.
+std::vector<int64_t> RunPictures(edge_model* model, const Options& options, Outputs* outputs) {
+  PictureSamples samples(model, options.inputs, options.samples);
+  std::vector<int64_t> each_ns;
+  for (int64_t sample = 0; sample < samples.count(); ++sample) {
+    const Clock::time_point start = Clock::now();
+    samples.Run(sample);
+    each_ns.push_back(NanosecondsSince(start));
+    outputs->Take(sample);
+  }
+  samples.Write(options.objects, options.keep_input);
+  return each_ns;
+}
+
 // Runs every sample; returns how long each of them took, in nanoseconds.
 std::vector<int64_t> RunSamples(edge_model* model, const Samples& samples, Outputs* outputs) {
   std::vector<int64_t> each_ns;
@@ -84,6 +100,7 @@ void RunRelease(const Options& options) {
   edge::CheckWritable(options.outputs);
   edge::CheckWritable(options.report);
   if (!options.profile.empty()) edge::CheckWritable(options.profile);
+  if (!options.objects.empty()) edge::CheckWritable(options.objects);
   Load load(options.load, FolderOf(options.report));  // before there are threads, a priority and an affinity
   if (options.fifo) UseRealTimePriority();
   const std::vector<int> cpus = edge::ChooseCpus(options.threads);
@@ -97,11 +114,16 @@ void RunRelease(const Options& options) {
   report.device = edge::DeviceOf(model);
 
   edge::EnterStage(edge::kExitInput, "reading the inputs", options.inputs);
-  Samples samples(model, options.inputs, options.samples, OrderOf(options));
-  if (!options.state_in.empty()) Check(edge_state_load(model, options.state_in.c_str()));
+  std::optional<Samples> samples;  // none for pictures: the input of the last one stays
   Outputs outputs(model, options.samples);
-  report.each_ns = RunSamples(model, samples, &outputs);
-  if (!options.state_out.empty()) Check(edge_state_save(model, options.state_out.c_str()));
+  if (options.objects.empty()) {
+    samples.emplace(model, options.inputs, options.samples, OrderOf(options));
+    if (!options.state_in.empty()) Check(edge_state_load(model, options.state_in.c_str()));
+    report.each_ns = RunSamples(model, *samples, &outputs);
+    if (!options.state_out.empty()) Check(edge_state_save(model, options.state_out.c_str()));
+  } else {
+    report.each_ns = RunPictures(model, options, &outputs);
+  }
   if (!options.expected.empty()) {
     edge::EnterStage(edge::kExitInput, "comparing the outputs", options.expected);
     CheckExpected(edge::ReadManifest(options.release), outputs.tensors(), options.expected,
@@ -109,13 +131,14 @@ void RunRelease(const Options& options) {
   }
   if (options.mlock) LockMemory();
   const Copies before = CopiesNow();
-  report.timings = Measure(model, &samples, PlanFrom(options));
+  Samples* const repeated = samples ? &*samples : nullptr;
+  report.timings = Measure(model, repeated, PlanFrom(options));
   report.copies = CopiesPerRun(before, CopiesNow(), RunsOf(report.timings));
   if (options.period_us > 0) {
-    report.periodic = RunPeriodically(model, &samples, PeriodicFrom(options), &load);
+    report.periodic = RunPeriodically(model, repeated, PeriodicFrom(options), &load);
   }
   if (!options.profile.empty()) {
-    WriteProfile(options.profile, Watch(model, &samples, options.profile_runs));
+    WriteProfile(options.profile, Watch(model, repeated, options.profile_runs));
   }
   report.peak_rss_kib = PeakRssKib();
 

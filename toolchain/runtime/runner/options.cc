@@ -19,6 +19,7 @@ const char kUsage[] =
     "              [--state-in FILE] [--state-out FILE]\n"
     "              [--expected OUT.safetensors [--tolerance X]] [--trust DIR]\n"
     "              [--profile OUT.json [--profile-runs 50]]\n"
+    "              [--objects OUT.safetensors [--keep-input]]\n"
     "              [--period-us N [--for-ms 60000] [--deadline-us N] [--load cpu|memory|io]\n"
     "               [--fifo] [--mlock] [--attended]]\n"
     "       runner --verify DIR [--signed FILE] [--trust DIR] [--floor N]\n"
@@ -32,6 +33,9 @@ const char kUsage[] =
     "A model with a state takes no inputs for it: each sample begins with zeros, unless they are the steps "
     "of a\n"
     "--sequence, which begins with zeros or --state-in, and leaves --state-out.\n"
+    "With --objects, the inputs are RGB pictures 0, 1 and so on, and the steps of the release turn them into "
+    "the\n"
+    "model's input, and its output into objects; --keep-input writes the input of the last one, too.\n"
     "Each thread but the first is tied to a CPU of its own; with --no-pin they share these CPUs.\n"
     "--trust is the folder that says whose signed releases run here, /etc/edge-toolchain unless it is "
     "given;\n"
@@ -90,6 +94,7 @@ constexpr FlagOption kFlags[] = {{"--help", &Options::help},
                                  {"--fifo", &Options::fifo},
                                  {"--mlock", &Options::mlock},
                                  {"--sequence", &Options::sequence},
+                                 {"--keep-input", &Options::keep_input},
                                  {"--peak", &Options::peak}};
 constexpr TextOption kTexts[] = {{"--release", &Options::release},
                                  {"--inputs", &Options::inputs},
@@ -104,6 +109,7 @@ constexpr TextOption kOptionalTexts[] = {{"--verify", &Options::verify},
                                          {"--sysfs", &Options::sysfs},
                                          {"--state-in", &Options::state_in},
                                          {"--state-out", &Options::state_out},
+                                         {"--objects", &Options::objects},
                                          {"--expected", &Options::expected},
                                          {"--tolerance", &Options::tolerance}};
 constexpr NumberOption kNumbers[] = {{"--warmup-runs", &Options::warmup_runs, 0, kMaxRuns},
@@ -175,11 +181,20 @@ void CheckComplete(const Options& options) {
   }
   CheckPeriodic(options);
   CheckSequence(options);
+  if (options.keep_input && options.objects.empty()) {
+    throw Fault(kExitUsage, "--keep-input is given without --objects");
+  }
+  if (!options.objects.empty() && options.sequence) {
+    throw Fault(kExitUsage, "--objects is for pictures, and --sequence for steps of a model with a state");
+  }
   if (options.expected.empty() && !options.tolerance.empty()) {
     throw Fault(kExitUsage, "--tolerance is given without --expected");
   }
   if (options.outputs == options.report) {
     throw Fault(kExitUsage, "--outputs and --report name the same file", options.report);
+  }
+  if (!options.objects.empty() && (options.objects == options.report || options.objects == options.outputs)) {
+    throw Fault(kExitUsage, "--objects names a file of another option", options.objects);
   }
   if (options.profile == options.report || options.profile == options.outputs) {
     throw Fault(kExitUsage, "--profile names a file of another option", options.profile);

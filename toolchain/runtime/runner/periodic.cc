@@ -145,7 +145,7 @@ class Loop {
     switches_ = InvoluntarySwitches();
     int64_t due = start_;
     for (; due < start_ + length && Now() < start_ + length; due += period) {
-      samples_->FeedNext();
+      FeedNext(samples_);
       const bool early = Now() < due;
       if (!Await(due)) break;
       RunOnce(due, period, early);

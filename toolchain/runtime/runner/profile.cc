@@ -139,12 +139,12 @@ Profile Watch(edge_model* model, Samples* samples, int64_t runs) {
   profile.device = device;
   profile.waits = watcher.waits();
   const auto plain = [&] {
-    samples->FeedNext();
+    FeedNext(samples);
     edge::Instrument(model, Function(nullptr));
     return TimeOneRun(model);
   };
   const auto watched = [&] {
-    samples->FeedNext();
+    FeedNext(samples);
     watcher.Begin();
     edge::Instrument(model, hook);
     return TimeOneRun(model);

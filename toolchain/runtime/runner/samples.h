@@ -50,6 +50,11 @@ class Samples {
   int64_t next_ = 0;
 };
 
+// The same where there may be no samples: then the inputs stay as they are.
+inline void FeedNext(Samples* samples) {
+  if (samples != nullptr) samples->FeedNext();
+}
+
 // The outputs of all samples, under their names, with the same first dimension; without the state.
 class Outputs {
  public:

@@ -56,7 +56,7 @@ Timings Measure(edge_model* model, Samples* samples, const TimingPlan& plan) {
   Progress progress(plan);
   const Clock::time_point warmup_start = Clock::now();
   for (int64_t run = 0; run < plan.warmup_runs; ++run) {
-    samples->FeedNext();
+    FeedNext(samples);
     timings.warmup_ns.push_back(TimeOneRun(model));
     progress.Update(timings.warmup_ns.size(), MillisecondsSince(warmup_start));
   }
@@ -67,7 +67,7 @@ Timings Measure(edge_model* model, Samples* samples, const TimingPlan& plan) {
   const Clock::time_point start = Clock::now();
   for (double elapsed = 0; WantsMore(plan, timings.samples_ns.size(), elapsed);
        elapsed = MillisecondsSince(start)) {
-    samples->FeedNext();
+    FeedNext(samples);
     timings.samples_ns.push_back(TimeOneRun(model));
     progress.Update(timings.samples_ns.size(), elapsed);
   }

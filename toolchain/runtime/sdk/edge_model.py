@@ -13,7 +13,7 @@ from __future__ import annotations
 import ctypes
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 ABI = 1
 ALL_CPUS = -1
 _NAMES = ("libedge_model.so.1", "libedge_model.so")
+FORMATS = ("rgb", "bgr", "rgba", "gray", "nv12", "yuyv")  # numbers from 1, as in edge_model.h
+_CHANNELS = {"rgb": (3,), "bgr": (3,), "rgba": (4,), "gray": ()}
 # numpy has no name for these bits.
 _STORED = {"bfloat16": "uint16"}
 
@@ -74,6 +76,54 @@ class _Tensor(ctypes.Structure):
             return np.empty(self.shape[: self.rank], dtype)
         memory = (ctypes.c_char * self.bytes).from_address(self.data)
         return np.frombuffer(memory, dtype).reshape(self.shape[: self.rank])
+
+
+class _Image(ctypes.Structure):
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("format", ctypes.c_int32),
+        ("width", ctypes.c_int32),
+        ("height", ctypes.c_int32),
+        ("data", ctypes.c_void_p),
+        ("bytes", ctypes.c_size_t),
+        ("stride", ctypes.c_size_t),
+        ("chroma", ctypes.c_void_p),
+        ("chroma_bytes", ctypes.c_size_t),
+        ("chroma_stride", ctypes.c_size_t),
+    )
+
+
+class _Object(ctypes.Structure):
+    _fields_ = (
+        ("number", ctypes.c_int32),
+        ("score", ctypes.c_float),
+        ("left", ctypes.c_float),
+        ("top", ctypes.c_float),
+        ("right", ctypes.c_float),
+        ("bottom", ctypes.c_float),
+        ("label", ctypes.c_char_p),
+    )
+
+
+class _Objects(ctypes.Structure):
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("count", ctypes.c_int32),
+        ("object_size", ctypes.c_size_t),
+        ("objects", ctypes.c_void_p),
+    )
+
+
+class Object(NamedTuple):
+    """A class of a picture, or a box in its pixels; a class without a box has zeros."""
+
+    number: int
+    label: str
+    score: float
+    left: float
+    top: float
+    right: float
+    bottom: float
 
 
 class _Release(ctypes.Structure):
@@ -180,7 +230,7 @@ class Model:
         """
         self._write(inputs, self.inputs)
         self._call("edge_run", self._model)
-        return {name: _cut(tensor) for name, tensor in self._tensors("output")}
+        return self.outputs()
 
     def step(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
         """Compute the outputs but the state, which stays in the model as the input of the next step.
@@ -220,16 +270,41 @@ class Model:
         self._opened()
         self._call("edge_state_load", self._model, os.fsencode(path))
 
-    def _write(self, inputs: Mapping[str, Any], places: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        if set(inputs) != set(places):
-            raise ValueError(f"the inputs are {', '.join(sorted(places))}, not {', '.join(sorted(inputs)) or 'none'}")
-        for name, place in places.items():
-            given = np.asarray(inputs[name])
-            if given.shape != place.shape or not np.can_cast(given.dtype, place.dtype, "safe"):
-                raise ValueError(
-                    f"input {name} is {given.dtype}{list(given.shape)}, not {place.dtype}{list(place.shape)}"
-                )
-            place[...] = given
+    def run_image(
+        self,
+        pixels: np.ndarray[Any, Any],
+        format: str = "rgb",  # noqa: A002 - the word of edge_model.h
+        size: tuple[int, int] | None = None,
+    ) -> list[Object]:
+        """Find the objects of a raw picture by the steps of the release, the best first.
+
+        Args:
+            pixels: uint8, of any shape with a size; else (height, width, channels), or (height, width) for gray.
+            format: One of `FORMATS`.
+            size: Width and height in pixels; nv12 and yuyv need it.
+
+        Raises:
+            EdgeError: The picture or the release does not fit, or the model failed.
+            ValueError: The array has another shape or type.
+        """
+        self._opened()
+        array = np.ascontiguousarray(pixels)
+        if array.dtype != np.uint8 or format not in FORMATS:
+            raise ValueError(f"a picture is uint8 in a format of {', '.join(FORMATS)}, not {array.dtype} {format}")
+        width, height = size or _extent(array, format)
+        number = FORMATS.index(format) + 1
+        image = _Image(ctypes.sizeof(_Image), number, width, height, array.ctypes.data, array.nbytes)
+        found = _Objects(ctypes.sizeof(_Objects))
+        self._call("edge_run_image", self._model, ctypes.byref(image), ctypes.byref(found))
+        objects = [_Object.from_address(found.objects + i * found.object_size) for i in range(found.count)]
+        return [
+            Object(item.number, item.label.decode(), item.score, item.left, item.top, item.right, item.bottom)
+            for item in objects
+        ]
+
+    def outputs(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Return the outputs of the last run, by name, as `run` does."""
+        return {name: _cut(tensor) for name, tensor in self._tensors("output")}
 
     def close(self) -> None:
         """End its threads and give its memory back. Arrays of its inputs must not be used afterwards."""
@@ -243,6 +318,17 @@ class Model:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _write(self, inputs: Mapping[str, Any], places: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        if set(inputs) != set(places):
+            raise ValueError(f"the inputs are {', '.join(sorted(places))}, not {', '.join(sorted(inputs)) or 'none'}")
+        for name, place in places.items():
+            given = np.asarray(inputs[name])
+            if given.shape != place.shape or not np.can_cast(given.dtype, place.dtype, "safe"):
+                raise ValueError(
+                    f"input {name} is {given.dtype}{list(given.shape)}, not {place.dtype}{list(place.shape)}"
+                )
+            place[...] = given
 
     def _opened(self) -> None:
         if not self._model:
@@ -267,6 +353,14 @@ class Model:
         code = getattr(self._functions, function)(*arguments)
         if code != 0:
             raise EdgeError(code, self._functions.edge_error().decode(errors="replace"))
+
+
+def _extent(array: np.ndarray[Any, Any], format: str) -> tuple[int, int]:  # noqa: A002
+    """Return the width and the height of a picture whose shape shows them."""
+    channels = _CHANNELS.get(format)
+    if channels is None or array.shape[2:] != channels or not array.shape[1:]:
+        raise ValueError(f"a picture in {format} of shape {list(array.shape)} needs its size")
+    return array.shape[1], array.shape[0]
 
 
 def _cut(tensor: _Tensor) -> np.ndarray[Any, Any]:

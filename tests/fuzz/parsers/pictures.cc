@@ -1,0 +1,101 @@
+// A plan and a picture as an application gives them: numbers that need not agree, and memory of exactly the
+// picture's bytes; then an output of the model.
+#include "pictures/pictures.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "fuzz.h"
+
+namespace {
+
+constexpr int32_t kSide = 64;  // of the model's input, so that one input takes no time
+
+// Takes bytes from the front; zeros where there are none.
+class Bytes {
+ public:
+  Bytes(const uint8_t* data, size_t size) : data_(data), size_(size) {}
+
+  template <typename Value>
+  Value Take() {
+    Value value = {};
+    const size_t count = std::min(sizeof value, size_);
+    memcpy(static_cast<void*>(&value), data_, count);
+    data_ += count;
+    size_ -= count;
+    return value;
+  }
+
+  // A copy of its own, so that the sanitizer sees its ends.
+  std::unique_ptr<uint8_t[]> Copy(size_t count) {
+    std::unique_ptr<uint8_t[]> copy(new uint8_t[count]);
+    memcpy(copy.get(), data_, count);
+    data_ += count;
+    size_ -= count;
+    return copy;
+  }
+
+  size_t size() const { return size_; }
+
+ private:
+  const uint8_t* data_;
+  size_t size_;
+};
+
+pictures::Plan PlanFrom(Bytes* bytes) {
+  auto plan = bytes->Take<pictures::Plan>();
+  plan.width %= kSide + 1;
+  plan.height %= kSide + 1;
+  plan.short_side %= 4 * kSide;
+  plan.candidates %= 4 * kSide;
+  plan.classes %= kSide;
+  return plan;
+}
+
+void Prepare(pictures::Pipeline* pipeline, const pictures::Picture& picture) {
+  pictures::Reason reason;
+  const size_t size = pipeline->input_bytes();
+  std::vector<uint8_t> first(size, 1), second(size, 2);
+  const bool made = pipeline->Prepare(picture, first.data(), size, &reason);
+  fuzz::Must(made == (reason.text[0] == '\0'));
+  if (!made) return;
+  // Every byte is written, and again the same.
+  fuzz::Must(pipeline->Prepare(picture, second.data(), size, &reason) && first == second);
+}
+
+}  // namespace
+
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  Bytes bytes(data, size);
+  const pictures::Plan plan = PlanFrom(&bytes);
+  pictures::Reason reason;
+  if (!CheckPlan(plan, &reason)) return 0;
+  pictures::Pipeline pipeline(plan);
+  pictures::Picture picture = {};
+  picture.format = bytes.Take<int8_t>();
+  picture.width = bytes.Take<int32_t>();
+  picture.height = bytes.Take<int32_t>();
+  picture.stride = bytes.Take<uint32_t>();
+  picture.chroma_stride = bytes.Take<uint32_t>();
+  const size_t values = bytes.Take<uint16_t>() % (bytes.size() / sizeof(float) + 1);
+  const auto output = bytes.Copy(values * sizeof(float));
+  const bool apart = bytes.Take<uint8_t>() % 2 == 1;
+  picture.chroma_bytes = apart ? bytes.size() / 3 : 0;
+  const auto chroma = bytes.Copy(picture.chroma_bytes);
+  picture.chroma = apart ? chroma.get() : nullptr;
+  picture.bytes = bytes.size();
+  const auto pixels = bytes.Copy(picture.bytes);
+  picture.data = pixels.get();
+  Prepare(&pipeline, picture);
+  std::vector<float> numbers(values);
+  if (values > 0) memcpy(numbers.data(), output.get(), values * sizeof(float));
+  if (pipeline.Find(picture.width, picture.height, numbers.data(), values, &reason)) {
+    fuzz::Must(pipeline.objects().size() <= static_cast<size_t>(plan.most));
+    for (const pictures::Object& object : pipeline.objects()) {
+      fuzz::Must(object.label >= 0 && object.label < plan.classes && object.score > plan.score);
+    }
+  }
+  return 0;
+}

@@ -1,0 +1,201 @@
+"""Releases with steps for pictures: deployed, run, and used by an application, beside numpy's own steps."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+from PIL import Image
+
+from tests.support import picture_nets
+from tests.support.commands import done, parsed, toolchain
+from tests.support.parts import require
+from tests.support.paths import DATA
+from toolchain import bundle, resources
+from toolchain.errors import VerificationError
+from toolchain.models.ort import onnxruntime
+
+STEPS = ["--pre", "resize:letterbox=32,pad=114", "--pre", "scale=1/255"]
+STEPS += ["--post", "yolo:nms=0.45,score=0.25,labels=labels.txt"]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """A detector, and a classifier with a pipeline.toml beside it; and a picture."""
+    folder = tmp_path_factory.mktemp("models")
+    (folder / "classes").mkdir()
+    onnx.save(picture_nets.detector(), folder / "detector.onnx")
+    onnx.save(picture_nets.classifier(), folder / "classes" / "classifier.onnx")
+    (folder / "classes" / "pipeline.toml").write_text(
+        'pre = ["resize:crop=32,short=36,by=pillow", "scale=1/255", "mean=0.4,0.5,0.6", "std=0.2"]\n'
+        'post = ["softmax", "topk=3"]\n'
+    )
+    (folder / "labels.txt").write_text("cat\ndog\nowl\n")
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 81, 3), dtype=np.uint8)).save(folder / "a.png")
+    return folder
+
+
+def outputs_of(path, given):
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return session.run(None, {"x": given.astype(np.float32)})[0]
+
+
+def expected_boxes(models, pixels):
+    """Letterbox, model and suppression by numpy and ONNX Runtime: (class, score, corners in the picture)."""
+    height, width = pixels.shape[:2]
+    ratio = min(32 / width, 32 / height)
+    new = round(width * ratio), round(height * ratio)
+    left, top = (32 - new[0]) // 2, (32 - new[1]) // 2
+    canvas = np.full((32, 32, 3), 114, np.uint8)
+    canvas[top : top + new[1], left : left + new[0]] = picture_nets.opencv_linear(pixels, *new)
+    table = outputs_of(models / "detector.onnx", canvas.transpose(2, 0, 1)[None] / 255)[0].T
+    corners = np.concatenate([table[:, :2] - table[:, 2:4] / 2, table[:, :2] + table[:, 2:4] / 2, table[:, 4:]], 1)
+    kept = picture_nets.suppressed(corners, 0.45, 0.25, 300)
+    moved = (corners[:, :4] - [left, top, left, top]) / ratio
+    boxes = np.clip(moved, 0, [width, height, width, height])
+    return [(label, corners[box, 4 + label], boxes[box]) for box, label in kept]
+
+
+def check_boxes(objects, expected):
+    assert len(objects) == len(expected) > 3
+    assert [item["number"] for item in objects] == [label for label, _, _ in expected]
+    assert [item["label"] for item in objects] == [("cat", "dog", "owl")[label] for label, _, _ in expected]
+    np.testing.assert_allclose([item["score"] for item in objects], [score for _, score, _ in expected], atol=0.01)
+    np.testing.assert_allclose([item["box"] for item in objects], [box for _, _, box in expected], atol=0.5)
+
+
+@pytest.fixture(scope="module")
+def detector(models, tmp_path_factory):
+    """The detector's bundle, deployed to a store of this machine, and the words that lead there."""
+    root, folder = tmp_path_factory.mktemp("store"), tmp_path_factory.mktemp("bundle") / "detector"
+    words = ["--board", "local", "--root", root]
+    steps = [word.replace("labels.txt", str(models / "labels.txt")) for word in STEPS]
+    picture = ["--image", models / "a.png"]
+    report = json.loads(
+        done(
+            "deploy", models / "detector.onnx", *words, *steps, *picture, "-o", folder, "--budget", 0, "--json", "-"
+        ).out
+    )
+    assert report["pictures"]["width"] == 81
+    return bundle.load(folder), words
+
+
+def test_boxes_on_this_machine(detector, models, tmp_path):
+    made, words = detector
+    assert made.manifest.pictures.labels == ("cat", "dog", "owl")
+    assert "--post yolo:nms=0.45,score=0.25,labels=labels.txt" in made.manifest.command
+    found = parsed("run", *words, "--image", models / "a.png", "-o", tmp_path / "y.npz")
+    pixels = np.asarray(Image.open(models / "a.png"))
+    check_boxes(found["objects"][0]["objects"], expected_boxes(models, pixels))
+
+
+def test_classes_of_a_file_beside_the_model(models, tmp_path):
+    words = ["--board", "local", "--root", tmp_path / "store"]
+    done("deploy", models / "classes" / "classifier.onnx", *words, "--budget", 0)
+    found = parsed("run", *words, "--image", models / "a.png", "-o", tmp_path / "y.npz")
+    image = Image.open(models / "a.png").resize((36 * 81 // 60, 36), Image.Resampling.BILINEAR).crop((8, 2, 40, 34))
+    given = (np.asarray(image) / 255 - [0.4, 0.5, 0.6]) / 0.2
+    scores = outputs_of(models / "classes" / "classifier.onnx", given.transpose(2, 0, 1)[None])[0]
+    shares = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
+    objects = found["objects"][0]["objects"]
+    assert [item["number"] for item in objects] == list(np.argsort(-shares)[:3])
+    np.testing.assert_allclose([item["score"] for item in objects], np.sort(shares)[::-1][:3], atol=0.02)
+
+
+def test_a_wrong_step_and_a_package_with_steps_are_refused(detector, models, tmp_path):
+    seen = toolchain("build", models / "detector.onnx", "--pre", "resise:stretch=32", "-o", tmp_path / "no")
+    assert (seen.code, "did you mean resize?" in seen.err) == (2, True)
+    seen = toolchain("deploy", detector[0].folder, *detector[1], "--pre", "scale=2")
+    assert (seen.code, "--pre is for models" in seen.err) == (2, True)
+
+
+def test_other_steps_in_a_manifest_are_refused(detector, tmp_path):
+    text = (detector[0].folder / bundle.MANIFEST).read_text()
+    changed = text.replace('"pad": 114', '"pad": 115')
+    assert changed != text
+    with pytest.raises(VerificationError, match="not valid") as caught:
+        bundle.read_manifest(changed.encode(), "it")
+    assert "the plan is not that of the steps" in caught.value.details
+
+
+def test_a_device_that_prepares_otherwise_is_refused(detector, monkeypatch):
+    """As a device with a fault would: here, this machine's reference is another one."""
+    from toolchain.native import pictures
+
+    wrong = pictures.Computer.prepare
+    monkeypatch.setattr(pictures.Computer, "prepare", lambda self, raw: wrong(self, raw) * np.float32(1.001))
+    seen = toolchain("deploy", detector[0].folder, *detector[1], "--budget", 0)
+    assert (seen.code, "makes another input of a picture" in seen.err) == (5, True)
+
+
+@pytest.fixture(scope="module")
+def application(detector, tmp_path_factory):
+    """The Python binding of the SDK, with the release of the store open."""
+    sdk = tmp_path_factory.mktemp("sdk") / "sdk"
+    done("sdk", "--board", "local", "-o", sdk)
+    sys.path.insert(0, str(resources.RUNTIME / "sdk"))
+    try:
+        import edge_model
+    finally:
+        sys.path.pop(0)
+    with edge_model.Model(detector[0].folder, library=sdk / "lib" / "libedge_model.so.1") as model:
+        yield edge_model, model
+
+
+def test_an_application_gets_the_same_boxes(application, models):
+    edge_model, model = application
+    pixels = np.asarray(Image.open(models / "a.png"))
+    expected = expected_boxes(models, pixels)
+    alpha = np.dstack([pixels, pixels[..., 0]])
+    for name, array in {"rgb": pixels, "bgr": pixels[..., ::-1], "rgba": alpha}.items():
+        found = model.run_image(array, name)
+        objects = [{"number": item.number, "label": item.label, "score": item.score, "box": item[3:]} for item in found]
+        check_boxes(objects, expected)
+    # Without colour the formats of cameras are levels from 16 to 235, in OpenCV's 20 binary digits.
+    luma = np.random.default_rng(5).integers(16, 236, (20, 30), dtype=np.uint8)
+    gray = (((luma.astype(np.int64) - 16) * 1220542 + (1 << 19)) >> 20).astype(np.uint8)
+    same = model.run_image(np.dstack([gray] * 3))
+    yuyv = np.full((20, 30, 2), 128, np.uint8)
+    yuyv[..., 0] = luma
+    nv12 = np.concatenate([luma.reshape(-1), np.full(300, 128, np.uint8)])
+    assert len(same) > 3
+    assert model.run_image(gray, "gray") == same
+    assert model.run_image(yuyv, "yuyv", (30, 20)) == model.run_image(nv12, "nv12", (30, 20)) == same
+    with pytest.raises(edge_model.EdgeError, match="its size and stride need") as caught:
+        model.run_image(nv12[:-1], "nv12", (30, 20))
+    assert caught.value.code == 2
+    with pytest.raises(ValueError, match="needs its size"):
+        model.run_image(nv12, "nv12")
+
+
+@pytest.mark.nightly
+def test_all_processors_round_alike(tmp_path):
+    """What a deploy takes for granted when it wants the same bits of a device."""
+    sources = [resources.RUNTIME / "pictures" / f"{name}.cc" for name in ("axis", "objects", "picture", "prepare")]
+    flags = ["-static", "-std=c++17", "-O2", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror"]
+    digests = {}
+    for prefix, emulator in {"": "", "aarch64-linux-gnu-": "aarch64", "arm-linux-gnueabihf-": "arm"}.items():
+        words = [f"qemu-{emulator}-static"] if emulator else []
+        require(f"{prefix}g++ and qemu-user-static", "g++", all(map(shutil.which, [f"{prefix}g++", *words])))
+        program = tmp_path / f"digest-{emulator}"
+        argv = [f"{prefix}g++", *flags, f"-I{resources.RUNTIME}", *sources, DATA / "pictures" / "digest.cc"]
+        subprocess.run([*argv, "-o", program], check=True)
+        ran = subprocess.run([*words, program], check=True, capture_output=True, text=True)
+        digests[emulator] = ran.stdout.strip()
+    assert len(set(digests.values())) == 1, digests
+
+
+@pytest.mark.nightly
+def test_boxes_on_an_emulated_board(virtual_boards, models, tmp_path):
+    words = ["--board", "rpi4", "--host", virtual_boards.name("rpi4"), "--devices", virtual_boards.devices]
+    steps = [word.replace("labels.txt", str(models / "labels.txt")) for word in STEPS]
+    picture = ["--image", models / "a.png", "--toolchain", "host"]
+    deployed = done("deploy", models / "detector.onnx", *words, *steps, *picture, "--budget", 0, "--json", "-")
+    assert json.loads(deployed.out)["pictures"]["height"] == 60
+    found = parsed("run", *words, "--image", models / "a.png", "-o", tmp_path / "y.npz", "--threads", 1)
+    check_boxes(found["objects"][0]["objects"], expected_boxes(models, np.asarray(Image.open(models / "a.png"))))

@@ -1,0 +1,119 @@
+"""Small models of pictures, and what numpy makes of their pictures and outputs: written apart from the C++ code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from tests.support import nets
+
+SIDE = 32
+CLASSES = 3
+
+
+def classifier() -> onnx.ModelProto:
+    """Return a model of (1, 3, 32, 32) with one row of scores for five classes."""
+    stream = np.random.default_rng(0)
+    nodes = [
+        nets.node("Conv", ["x", "w"], ["maps"], strides=[4, 4]),
+        nets.node("GlobalAveragePool", ["maps"], ["means"]),
+        nets.node("Flatten", ["means"], ["scores"]),
+    ]
+    weights = {"w": stream.standard_normal((5, 3, 4, 4)).astype(np.float32)}
+    return nets.model(nodes, [nets.value("x", (1, 3, SIDE, SIDE))], [nets.value("scores", (1, 5))], weights)
+
+
+def detector() -> onnx.ModelProto:
+    """Return a model like YOLOv8's: (1, 3, 32, 32) to 64 columns of x, y, width, height and the scores of classes."""
+    stream = np.random.default_rng(1)
+    grid = np.stack(np.meshgrid(np.arange(8), np.arange(8))).reshape(1, 2, 64) * 4 + 2
+    nodes = [
+        nets.node("Conv", ["x", "w"], ["maps"], strides=[4, 4]),
+        nets.node("Reshape", ["maps", "table"], ["rows"]),
+        nets.node("Split", ["rows", "parts"], ["moved", "sizes", "raw"], axis=1),
+        nets.node("Sigmoid", ["moved"], ["near"]),
+        nets.node("Add", ["near", "grid"], ["centres"]),
+        nets.node("Sigmoid", ["sizes"], ["shares"]),
+        nets.node("Mul", ["shares", "largest"], ["extents"]),
+        nets.node("Sigmoid", ["raw"], ["scores"]),
+        nets.node("Concat", ["centres", "extents", "scores"], ["boxes"], axis=1),
+    ]
+    weights = {
+        "w": stream.standard_normal((4 + CLASSES, 3, 4, 4)).astype(np.float32),
+        "table": np.array([1, 4 + CLASSES, 64]),
+        "parts": np.array([2, 2, CLASSES]),
+        "grid": grid.astype(np.float32),
+        "largest": np.array(20, np.float32),
+    }
+    outputs = [nets.value("boxes", (1, 4 + CLASSES, 64))]
+    return nets.model(nodes, [nets.value("x", (1, 3, SIDE, SIDE))], outputs, weights)
+
+
+def opencv_linear(pixels: NDArray[np.uint8], width: int, height: int) -> NDArray[np.uint8]:
+    """Resize as OpenCV's INTER_LINEAR does with 8 bits: weights of 11 binary digits, rounded once at the end."""
+
+    def axis(old: int, new: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        place = ((np.arange(new) + 0.5) * (old / new) - 0.5).astype(np.float32)
+        first = np.floor(place).astype(int)
+        share = np.where((first < 0) | (first >= old - 1), np.float32(0), place - first.astype(np.float32))
+        first = np.clip(first, 0, old - 1)
+        return first, np.minimum(first + 1, old - 1), np.rint(share * 2048).astype(np.int64)
+
+    left, right, across = axis(pixels.shape[1], width)
+    upper, lower, down = axis(pixels.shape[0], height)
+    values = pixels.astype(np.int64)
+    across, down = across[:, None], down[:, None, None]
+    rows = values[:, left] * (2048 - across) + values[:, right] * across
+    exact = rows[upper] * (2048 - down) + rows[lower] * down
+    return ((exact + (1 << 21)) >> 22).astype(np.uint8)
+
+
+def torch_linear(pixels: NDArray[np.uint8], width: int, height: int) -> NDArray[np.float64]:
+    """Interpolate as PyTorch does without align_corners, and TensorFlow: in floats, without rounding."""
+
+    def axis(old: int, new: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        place = np.maximum((np.arange(new) + 0.5) * (old / new) - 0.5, 0)
+        first = np.minimum(place.astype(int), old - 1)
+        return first, np.minimum(first + 1, old - 1), place - first
+
+    left, right, across = axis(pixels.shape[1], width)
+    upper, lower, down = axis(pixels.shape[0], height)
+    values, across, down = pixels.astype(np.float64), across[:, None], down[:, None, None]
+    rows = values[:, left] * (1 - across) + values[:, right] * across
+    return rows[upper] * (1 - down) + rows[lower] * down
+
+
+def rgb_of_yuv(y: NDArray[Any], u: NDArray[Any], v: NDArray[Any]) -> NDArray[np.uint8]:
+    """Convert BT.601 with levels from 16 to 235, in floats."""
+    luma = 1.164383 * np.maximum(y.astype(np.float64) - 16, 0)
+    u, v = u.astype(np.float64) - 128, v.astype(np.float64) - 128
+    rgb = np.stack([luma + 1.596027 * v, luma - 0.391762 * u - 0.812968 * v, luma + 2.017232 * u], axis=-1)
+    return np.clip(np.rint(rgb), 0, 255).astype(np.uint8)
+
+
+def suppressed(boxes: NDArray[np.float32], limit: float, least: float, most: int) -> list[tuple[int, int]]:
+    """Return (box, class) of the kept boxes: rows of left, top, right, bottom and the scores of classes.
+
+    Every pair of boxes is compared, class by class, and the kept ones are joined and sorted afterwards.
+    """
+    labels, scores = boxes[:, 4:].argmax(1), boxes[:, 4:].max(1)
+    kept: list[tuple[int, int]] = []
+    for label in range(boxes.shape[1] - 4):
+        left = [int(i) for i in np.argsort(-scores, kind="stable") if labels[i] == label and scores[i] > least]
+        while left:
+            best, *others = left
+            kept.append((best, label))
+            left = [other for other in others if _overlap(boxes[best], boxes[other]) <= limit]
+    return sorted(kept, key=lambda item: (-scores[item[0]], item[0]))[:most]
+
+
+def _overlap(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
+    size = np.minimum(one[2:4], other[2:4]) - np.maximum(one[:2], other[:2])
+    if (size <= 0).any():
+        return 0.0
+    shared = size[0] * size[1]
+    areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (one, other)]
+    return float(shared / (areas[0] + areas[1] - shared))

@@ -1,0 +1,229 @@
+"""The C++ code for pictures, compiled for this machine, beside Pillow and numpy's own computation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.support import picture_nets
+from toolchain import pictures
+from toolchain.errors import InputError
+from toolchain.native.pictures import FORMATS, Computer, Raw, synthetic
+from toolchain.pictures import Steps
+from toolchain.tensors import TensorSpec
+
+STREAM = np.random.default_rng(0)
+SIZES = [tuple(map(int, row)) for row in STREAM.integers(1, 70, (40, 4))]
+SIZES += [(1, 1, 7, 5), (1, 60, 3, 9), (60, 1, 9, 4), (64, 48, 32, 24), (5, 5, 5, 5), (2, 3, 64, 60)]
+
+
+def computer(width, height, *pre, dtype="uint8", post=(), output=None, channels=3):
+    given = TensorSpec("x", (1, height, width, channels), dtype)
+    outputs = None if output is None else [TensorSpec("y", output, "float32")]
+    plan = pictures.resolve(Steps((*pre, "layout=nhwc"), tuple(post)), [given], outputs).plan
+    return Computer(plan)
+
+
+def drawn(width, height):
+    return STREAM.integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def resized(pixels, by, width, height):
+    if by == "pillow":
+        return np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR))
+    if by == "opencv":
+        return picture_nets.opencv_linear(pixels, width, height)
+    if by == "torch":
+        return np.rint(picture_nets.torch_linear(pixels, width, height))
+    rows, columns = (
+        np.minimum(np.floor(np.arange(new) * (1 / (new / old))).astype(int), old - 1)
+        for old, new in zip(pixels.shape, (height, width), strict=False)
+    )
+    return pixels[rows][:, columns]
+
+
+@pytest.mark.parametrize("by", ["pillow", "opencv", "torch", "nearest"])
+def test_a_resize_is_within_one_level_of_the_named_library(by):
+    for old_width, old_height, width, height in SIZES:
+        pixels = drawn(old_width, old_height)
+        found = computer(width, height, f"resize:stretch={width}x{height},by={by}").prepare(Raw.of_rgb(pixels))[0]
+        off = np.abs(found.astype(int) - resized(pixels, by, width, height))
+        assert off.max() <= (0 if by == "nearest" else 1), (old_width, old_height, width, height)
+
+
+@pytest.mark.parametrize("by", ["pillow", "opencv"])
+def test_a_letterbox_keeps_the_ratio_and_fills_the_rest(by):
+    for old_width, old_height, width, height in SIZES:
+        pixels = drawn(old_width, old_height)
+        found = computer(width, height, f"resize:letterbox={width}x{height},pad=114,by={by}").prepare(
+            Raw.of_rgb(pixels)
+        )[0]
+        ratio = min(width / old_width, height / old_height)
+        new = max(round(old_width * ratio), 1), max(round(old_height * ratio), 1)
+        left, top = (width - new[0]) // 2, (height - new[1]) // 2
+        expected = np.full((height, width, 3), 114)
+        expected[top : top + new[1], left : left + new[0]] = resized(pixels, by, *new)
+        assert np.abs(found.astype(int) - expected).max() <= 1, (old_width, old_height, width, height)
+
+
+def test_a_centre_crop_is_that_of_torchvision():
+    for old_width, old_height, side, _ in SIZES:
+        pixels, short = drawn(old_width, old_height), side + 3
+        found = computer(side, side, f"resize:crop={side},short={short},by=pillow").prepare(Raw.of_rgb(pixels))[0]
+        shorter = min(old_width, old_height)
+        new = int(short * old_width / shorter), int(short * old_height / shorter)
+        whole = resized(pixels, "pillow", *new)
+        left, top = round((new[0] - side) / 2), round((new[1] - side) / 2)
+        assert np.abs(found.astype(int) - whole[top : top + side, left : left + side]).max() <= 1
+
+
+def test_values_and_layouts():
+    pixels = drawn(6, 4)
+    given = TensorSpec("x", (1, 3, 4, 6), "float32")
+    steps = Steps(("color=bgr", "scale=1/255", "mean=0.4,0.5,0.6", "std=0.2,0.3,0.4"), ())
+    found = Computer(pictures.resolve(steps, [given], None).plan).prepare(Raw.of_rgb(pixels))
+    expected = (pixels[..., ::-1] / 255 - [0.4, 0.5, 0.6]) / [0.2, 0.3, 0.4]
+    np.testing.assert_allclose(found[0], expected.transpose(2, 0, 1), rtol=1e-6, atol=1e-6)
+    half = computer(6, 4, "scale=1/255", dtype="float16").prepare(Raw.of_rgb(pixels))
+    np.testing.assert_array_equal(half[0], (pixels.astype(np.float32) * np.float32(1 / 255)).astype(np.float16))
+    signed = computer(6, 4, "mean=128", dtype="int8").prepare(Raw.of_rgb(pixels))
+    np.testing.assert_array_equal(signed[0], pixels.astype(int) - 128)
+    gray = computer(6, 4, "color=gray", channels=1).prepare(Raw.of_rgb(pixels))
+    np.testing.assert_array_equal(gray[0, ..., 0], np.asarray(Image.fromarray(pixels).convert("L")))
+
+
+@pytest.mark.parametrize(("width", "height"), [(1, 1), (1, 2), (2, 1), (5, 3), (4, 6), (7, 1)])
+def test_the_formats_of_cameras(width, height):
+    pixels = drawn(width, height)
+    gray = pixels[..., 0].copy()
+    alpha = np.concatenate([pixels, gray[..., None]], axis=-1)
+    for name, data, expected in [
+        ("rgb", pixels, pixels),
+        ("bgr", pixels[..., ::-1], pixels),
+        ("rgba", alpha, pixels),
+        ("gray", gray, np.repeat(gray[..., None], 3, -1)),
+    ]:
+        raw = Raw(name, width, height, np.ascontiguousarray(data).reshape(-1))
+        np.testing.assert_array_equal(computer(width, height, "scale=1").prepare(raw)[0], expected)
+    wide, tall = (width + 1) // 2, (height + 1) // 2
+    luma, chroma = STREAM.integers(0, 256, (height, width)), STREAM.integers(0, 256, (tall, wide, 2))
+    data = np.concatenate([luma.reshape(-1), chroma.reshape(-1)]).astype(np.uint8)
+    spread = chroma.repeat(2, 0)[:height].repeat(2, 1)[:, :width]
+    found = computer(width, height, "scale=1").prepare(Raw("nv12", width, height, data))[0]
+    expected = picture_nets.rgb_of_yuv(luma, spread[..., 0], spread[..., 1])
+    assert np.abs(found.astype(int) - expected).max() <= 1
+    pairs = STREAM.integers(0, 256, (height, wide, 4)).astype(np.uint8)
+    luma = pairs[..., ::2].reshape(height, -1)[:, :width]
+    u, v = (pairs[..., index].repeat(2, 1)[:, :width] for index in (1, 3))
+    found = computer(width, height, "scale=1").prepare(Raw("yuyv", width, height, pairs.reshape(-1)))[0]
+    assert np.abs(found.astype(int) - picture_nets.rgb_of_yuv(luma, u, v)).max() <= 1
+
+
+def test_rows_with_gaps():
+    wide = drawn(9, 4)
+    raw = Raw("rgb", 7, 4, wide.reshape(-1)[: 3 * 27 + 21], stride=27)
+    np.testing.assert_array_equal(computer(7, 4, "scale=1").prepare(raw)[0], wide[:, :7])
+    data = STREAM.integers(0, 256, 8 * 6, dtype=np.uint8)  # 5x4 pixels in rows of 8
+    found = computer(5, 4, "scale=1").prepare(Raw("nv12", 5, 4, data, stride=8))[0]
+    rows = data.reshape(6, 8)
+    chroma = rows[4:, :6].reshape(2, 3, 2).repeat(2, 0).repeat(2, 1)[:, :5]
+    expected = picture_nets.rgb_of_yuv(rows[:4, :5], chroma[..., 0], chroma[..., 1])
+    assert np.abs(found.astype(int) - expected).max() <= 1
+
+
+WRONG = [
+    (Raw("rgb", 4, 4, np.zeros(47, np.uint8)), "47 bytes, and its size and stride need 48"),
+    (Raw("rgb", 4, 4, np.zeros(49, np.uint8)), "49 bytes"),
+    (Raw("rgb", 0, 4, np.zeros(48, np.uint8)), "no pixels"),
+    (Raw("rgb", -4, 4, np.zeros(48, np.uint8)), "no pixels"),
+    (Raw("rgb", 40000, 1, np.zeros(48, np.uint8)), "too large: 40000x1"),
+    (Raw("gray", 32768, 32768, np.zeros(48, np.uint8)), "too large"),
+    (Raw("rgb", 2**31 - 1, 2**31 - 1, np.zeros(48, np.uint8)), "too large"),
+    (Raw("rgb", 4, 4, np.zeros(48, np.uint8), stride=11), "rows of 12 bytes, and its stride is 11"),
+    (Raw("rgb", 4, 4, np.zeros(48, np.uint8), stride=13), "need 51 to 52"),
+    (Raw("rgb", 4, 4, np.zeros(48, np.uint8), stride=2**63), "its stride is"),
+    (Raw("rgb", 4, 4, np.zeros(48, np.uint8), chroma_stride=4), "only NV12 has"),
+    (Raw("nv12", 5, 3, np.zeros(26, np.uint8)), "chroma has 11 bytes"),
+    (Raw("nv12", 5, 3, np.zeros(14, np.uint8)), "first plane needs 15"),
+    (Raw("nv12", 5, 3, np.zeros(27, np.uint8), stride=5), "chroma has rows of 6 bytes"),
+    (Raw("yuyv", 5, 3, np.zeros(30, np.uint8)), "30 bytes"),
+    (Raw("rgb", 5, 4, np.zeros(60, np.uint8)), "without a resize step it must be 4x4"),
+]
+
+
+@pytest.mark.parametrize(("raw", "message"), WRONG)
+def test_a_picture_whose_numbers_do_not_agree_is_refused(raw, message):
+    with pytest.raises(InputError, match=message):
+        computer(4, 4, "scale=1").prepare(raw)
+
+
+def test_the_largest_picture_is_resized_or_refused():
+    data = np.zeros(3 * 32768 * 2048, np.uint8)
+    for by in ("nearest", "opencv", "torch"):
+        found = computer(8, 8, f"resize:stretch=8,by={by}").prepare(Raw("rgb", 2048, 32768, data))
+        assert found.shape == (1, 8, 8, 3)
+    with pytest.raises(InputError, match="as Pillow does it"):
+        computer(4096, 8, "resize:stretch=4096x8,by=pillow").prepare(Raw("rgb", 2048, 32768, data))
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("head", ["v5", "v8"])
+def test_boxes_are_those_of_an_independent_suppression(head, seed):
+    stream = np.random.default_rng(seed)
+    count, classes, width, height = 60, 3, 37 + seed, 90 - seed
+    centres, sizes = stream.uniform(0, 64, (count, 2)), stream.uniform(1, 30, (count, 2))
+    scores = stream.choice([0.1, 0.3, 0.5, 0.500001, 0.9], (count, classes))  # with many that are equal
+    rows = np.concatenate([centres, sizes, scores], 1).astype(np.float32)
+    objectness = stream.uniform(0.5, 1, (count, 1)).astype(np.float32)
+    table = rows.T if head == "v8" else np.concatenate([rows[:, :4], objectness, rows[:, 4:]], 1)
+    if head == "v5":
+        rows[:, 4:] *= objectness
+    post = [f"yolo:head={head},nms=0.4,score=0.25,max=20"]
+    made = computer(64, 64, "resize:letterbox=64", post=post, output=(1, *table.shape))
+    found = made.find(width, height, table)
+    half = rows[:, 2:4] / np.float32(2)
+    corners = np.concatenate([rows[:, :2] - half, rows[:, :2] + half, rows[:, 4:]], 1)
+    kept = picture_nets.suppressed(corners, 0.4, 0.25, 20)
+    assert len(kept) > 3
+    assert [int(label) for label in found["label"]] == [label for _, label in kept]
+    np.testing.assert_array_equal(found["score"], [corners[box, 4 + label] for box, label in kept])
+    ratio = min(64 / width, 64 / height)
+    left, top = (64 - round(width * ratio)) // 2, (64 - round(height * ratio)) // 2
+    for side, offset, limit, column in [
+        ("left", left, width, 0), ("top", top, height, 1), ("right", left, width, 2), ("bottom", top, height, 3),
+    ]:  # fmt: skip
+        expected = np.clip((corners[[box for box, _ in kept], column] - offset) / ratio, 0, limit)
+        np.testing.assert_allclose(found[side], expected, rtol=1e-5, atol=1e-4)
+
+
+def test_boxes_without_numbers_are_left_out():
+    table = np.zeros((5, 4), np.float32)
+    table[:, 0] = [8, 8, 4, 4, 0.9]
+    table[:, 1] = [np.nan, 8, 4, 4, 0.9]
+    table[:, 2] = [8, 8, np.inf, 4, 0.9]
+    table[:, 3] = [40, 40, 4, 4, np.nan]
+    made = computer(16, 16, "scale=1", post=["yolo:head=v8"], output=(1, 5, 4))
+    assert len(made.find(16, 16, table)) == 1
+    with pytest.raises(InputError, match="has 19 numbers"):
+        made.find(16, 16, table.reshape(-1)[:19])
+
+
+def test_classes_are_ranked():
+    scores = np.array([[1.0, 3.0, np.nan, 3.0, -2.0, 0.5]], np.float32)
+    made = computer(4, 4, "scale=1", post=["topk=3"], output=(1, 6))
+    assert [(int(item["label"]), float(item["score"])) for item in made.find(4, 4, scores)] == [(1, 3), (3, 3), (0, 1)]
+    scores[0, 2] = 2.0
+    made = computer(4, 4, "scale=1", post=["softmax", "topk=6"], output=(1, 6))
+    found = made.find(4, 4, scores)
+    shares = np.exp(scores[0] - 3) / np.exp(scores[0] - 3).sum()
+    np.testing.assert_allclose(found["score"], shares[found["label"]], rtol=1e-6)
+    assert list(found["label"]) == [1, 3, 2, 0, 5, 4]
+
+
+def test_a_drawn_picture_has_another_size_than_the_input():
+    plan = pictures.resolve(Steps(("resize:letterbox=32",), ()), [TensorSpec("x", (1, 3, 32, 32), "uint8")], None).plan
+    pixels = synthetic(plan, 0)
+    assert pixels.shape == (43, 69, 3)
+    assert pixels.std() > 20
+    assert FORMATS[0] == "rgb"

@@ -1,0 +1,105 @@
+"""The steps for pictures: how they are read, and how they are checked against a model."""
+
+from __future__ import annotations
+
+import pytest
+
+from toolchain import pictures
+from toolchain.errors import InputError
+from toolchain.pictures import Steps
+from toolchain.tensors import TensorSpec
+
+INPUT = TensorSpec("x", (1, 3, 640, 640), "float32")
+BOXES = TensorSpec("boxes", (1, 84, 8400), "float32")
+SCORES = TensorSpec("scores", (1, 1000), "float32")
+
+
+def resolved(pre, post=(), inputs=(INPUT,), outputs=(BOXES,), folder=None):
+    steps = Steps.read(tuple(pre), tuple(post), folder)
+    return pictures.resolve(steps, inputs, outputs)
+
+
+def test_the_steps_of_yolo():
+    found = resolved(["resize:letterbox=640,pad=114", "scale=1/255", "layout=nchw"], ["yolo:nms=0.5,score=0.2"])
+    plan = found.plan
+    assert (plan.kernel, plan.fit, plan.pad, plan.layout, plan.order) == ("opencv", "letterbox", 114, "nchw", "rgb")
+    assert [(item.kind, item.values) for item in plan.operations] == [("scale", (1 / 255,) * 3)]
+    assert (plan.head, plan.classes, plan.candidates) == ("yolo-v8", 80, 8400)
+    assert (plan.nms, plan.score, plan.most) == (0.5, 0.2, 300)
+    assert pictures.faults(found, (INPUT,), (BOXES,)) == []
+    assert pictures.faults(found, (INPUT,), (SCORES,)) != []
+
+
+def test_the_steps_of_a_classifier(tmp_path):
+    (tmp_path / "labels.txt").write_text("cat\ndog\nowl\n")
+    given = TensorSpec("x", (1, 224, 224, 3), "float32")
+    pre = ["resize:crop=224,short=256,by=pillow", "color=bgr", "scale=1/255", "mean=0.4,0.5,0.6", "std=0.2"]
+    scores = TensorSpec("scores", (1, 3, 1, 1), "float32")
+    found = resolved(pre, ["softmax", "topk:k=2,labels=labels.txt"], (given,), (scores,), tmp_path)
+    plan = found.plan
+    assert (plan.short_side, plan.layout, plan.order, plan.softmax, plan.most) == (256, "nhwc", "bgr", True, 2)
+    assert [item.kind for item in plan.operations] == ["scale", "mean", "std"]
+    assert found.labels == ("cat", "dog", "owl")
+
+
+def test_a_file_beside_the_model(tmp_path):
+    (tmp_path / "net.onnx").touch()
+    assert pictures.beside(str(tmp_path / "net.onnx")) is None
+    (tmp_path / "pipeline.toml").write_text('pre = ["scale=1/255"]\npost = ["topk=5"]\n')
+    file = pictures.beside(str(tmp_path / "net.onnx"))
+    assert pictures.read_file(file) == Steps(("scale=1/255",), ("topk=5",))
+    (tmp_path / "pipeline.toml").write_text('pre = ["scale=1/255"]\npots = ["topk=5"]\n')
+    with pytest.raises(InputError) as caught:
+        pictures.read_file(file)
+    assert "did you mean post?" in caught.value.details
+
+
+# steps before and after, the model's input and output, and what the one error says, with its hint
+WRONG = [
+    (["resise:letterbox=640"], [], INPUT, BOXES, "no step 'resise'", "did you mean resize"),
+    (["resize:leterbox=640"], [], INPUT, BOXES, "no parameter 'leterbox'", "did you mean letterbox"),
+    (["resize:letterbox=640,by=opencw"], [], INPUT, BOXES, "by is one of .*opencw", "did you mean opencv"),
+    (["resize:letterbox=320"], [], INPUT, BOXES, "input is 640x640, not 320x320", "letterbox=640x640"),
+    (["resize:letterbox=big"], [], INPUT, BOXES, "a size such as 640", "docs/pictures.md"),
+    (["resize:letterbox=640,stretch=640"], [], INPUT, BOXES, "needs one of", "resize:letterbox=640"),
+    (["resize:crop=640,pad=114"], [], INPUT, BOXES, "pad is for letterbox", "leave pad out"),
+    (["resize:crop=640,short=600"], [], INPUT, BOXES, "short must be a number from 640", "docs/pictures.md"),
+    (["scale=1/0"], [], INPUT, BOXES, "one number other than 0, or three", "docs/pictures.md"),
+    (["mean=1,2"], [], INPUT, BOXES, "one number, or three", "docs/pictures.md"),
+    (["scale=1/255", "resize:stretch=640"], [], INPUT, BOXES, "must come before scale", "the order"),
+    (["scale=2", "scale=3"], [], INPUT, BOXES, "two steps scale", "leave one"),
+    (["layout=nhwc"], [], INPUT, BOXES, "no 3 channel", "docs/pictures.md"),
+    (["color=gray"], [], INPUT, BOXES, "with 1 channel", "leave the pipeline out"),
+    (["dtype=uint8"], [], INPUT, BOXES, "input is float32", "dtype=float32"),
+    (["scale"], [], INPUT, BOXES, "one number other than 0", "docs/pictures.md"),
+    (["Scale=1"], [], INPUT, BOXES, "not of the form", "resize:letterbox"),
+    (["resize:letterbox"], [], INPUT, BOXES, "not of the form", "pad=114"),
+    ([], ["topk=5"], INPUT, SCORES, "at least one step before", "--pre scale=1/255"),
+    (["scale=1"], ["topk=5", "yolo"], INPUT, BOXES, "cannot be topk, yolo", "--post yolo"),
+    (["scale=1"], ["topk=5"], INPUT, BOXES, "not one row of scores", "docs/pictures.md"),
+    (["scale=1"], ["topk=0"], INPUT, SCORES, "topk must be a number from 1", "docs/pictures.md"),
+    (["scale=1"], ["yolo"], INPUT, SCORES, "not a table of boxes", "docs/pictures.md"),
+    (["scale=1"], ["yolo:head=v9"], INPUT, BOXES, "head is one of v5, v8, v11", "docs/pictures.md"),
+    (["scale=1"], ["yolo:nms=2"], INPUT, BOXES, "nms must be a number from 0 to 1", "docs/pictures.md"),
+    (["scale=1"], ["yolo:output=box"], INPUT, BOXES, "outputs are boxes", "output=boxes"),
+    (["scale=1"], ["yolo:labels=none.txt"], INPUT, BOXES, "cannot read the labels", "one label on each line"),
+    (["scale=1"], ["yolo:labels=two.txt"], INPUT, BOXES, "there are 2 labels", "one line for each class"),
+    (["scale=1"], ["yolo"], TensorSpec("x", (2, 3, 640, 640), "float32"), BOXES, "one picture as", "--input"),
+    (["scale=1"], ["yolo"], TensorSpec("x", (1, 3, 640, 640), "int64"), BOXES, "input is int64", "float32"),
+    (["scale=1"], [], TensorSpec("x", (1, 3, 8, 3), "float32"), BOXES, "nchw or nhwc", "layout=nchw"),
+    (["scale=1"], ["yolo"], INPUT, TensorSpec("b", (1, 9, 9), "float32"), "does not show its layout", "head=v5"),
+]
+
+
+@pytest.mark.parametrize(("pre", "post", "given", "output", "message", "hint"), WRONG)
+def test_a_wrong_step_has_one_clear_error(pre, post, given, output, message, hint, tmp_path):
+    (tmp_path / "two.txt").write_text("a\nb\n")
+    with pytest.raises(InputError, match=message) as caught:
+        resolved(pre, post, (given,), (output,), tmp_path)
+    assert hint in caught.value.hint
+
+
+def test_labels_are_lines_of_text(tmp_path):
+    (tmp_path / "labels.txt").write_text("cat\n\ndog\n")
+    with pytest.raises(InputError, match=r"line 2 of labels\.txt is not a label"):
+        Steps.read(("scale=1",), ("topk:labels=labels.txt",), tmp_path)

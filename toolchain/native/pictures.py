@@ -1,0 +1,211 @@
+"""The pictures module of devices, compiled for this machine: the reference of what a device makes of a picture."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.metadata
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolchain import architecture, files, locks, process, resources, temporary
+from toolchain.errors import InputError
+from toolchain.pictures import plan as plans
+from toolchain.pictures.plan import Plan
+
+_SOURCES = ("axis.cc", "objects.cc", "picture.cc", "prepare.cc", "host.cc")
+# Without contraction, as on devices: all processors round alike.
+_FLAGS = (
+    *("-std=c++17", "-O2", "-g0", "-ffp-contract=off", "-fno-exceptions", "-fno-rtti", "-fno-sanitize=undefined"),
+    *("-fPIC", "-fvisibility=hidden"),
+)
+_BUILD_S = 600.0
+_REASON_BYTES = 192
+FORMATS = ("rgb", "bgr", "rgba", "gray", "nv12", "yuyv")
+"""Formats of raw pictures, in the order of their numbers from 1."""
+_KINDS = ("scale", "mean", "std")
+_HEADS = ("none", "classes", "yolo-v5", "yolo-v8")
+_COLORS = 3
+
+
+class _Operation(ctypes.Structure):
+    _fields_ = (("kind", ctypes.c_int32), ("values", ctypes.c_float * 3))
+
+
+class _Plan(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in ("width", "height", "order", "kernel", "fit", "short_side", "pad")),
+        *((name, ctypes.c_int32) for name in ("channels_first", "element", "operations")),
+        ("operation", _Operation * 3),
+        *((name, ctypes.c_int32) for name in ("head", "softmax", "most", "classes", "candidates")),
+        ("nms", ctypes.c_float),
+        ("score", ctypes.c_float),
+    )
+
+
+class _Picture(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in ("format", "width", "height")),
+        ("data", ctypes.c_void_p),
+        ("bytes", ctypes.c_size_t),
+        ("stride", ctypes.c_size_t),
+        ("chroma", ctypes.c_void_p),
+        ("chroma_bytes", ctypes.c_size_t),
+        ("chroma_stride", ctypes.c_size_t),
+    )
+
+
+OBJECT = np.dtype([("label", "<i4"), *((name, "<f4") for name in ("score", "left", "top", "right", "bottom"))])
+"""One object: a class with its score, and the box in pixels of the picture, or zeros."""
+
+
+@dataclass(frozen=True)
+class Raw:
+    """A raw picture: `data` has the bytes of its rows, as `edge_image` in the C library."""
+
+    format: str
+    width: int
+    height: int
+    data: NDArray[np.uint8]
+    stride: int = 0
+    chroma_stride: int = 0
+
+    @classmethod
+    def of_rgb(cls, pixels: NDArray[np.uint8]) -> Raw:
+        """Return a picture of (height, width, 3) pixels."""
+        height, width, _ = pixels.shape
+        return cls("rgb", width, height, np.ascontiguousarray(pixels).reshape(-1))
+
+
+class Computer:
+    """Computes the steps of a plan on this machine; not for use by two threads at once."""
+
+    def __init__(self, plan: Plan, progress: Callable[[str], None] | None = None) -> None:
+        self._functions, self._plan = _library(progress), plan
+        self._handle, self._reason = ctypes.c_void_p(), ctypes.create_string_buffer(_REASON_BYTES)
+        self._call("open", ctypes.byref(_plan_struct(plan)), ctypes.byref(self._handle))
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            self._functions.pictures_close(self._handle)
+
+    def prepare(self, raw: Raw) -> NDArray[Any]:
+        """Return the model's input for a picture.
+
+        Raises:
+            InputError: The numbers of the picture do not agree, or it does not fit the plan.
+        """
+        plan = self._plan
+        shape = (plan.channels, plan.height, plan.width)
+        if plan.layout == "nhwc":
+            shape = (plan.height, plan.width, plan.channels)
+        result = np.empty((1, *shape), plan.dtype)
+        picture = _Picture(
+            FORMATS.index(raw.format) + 1, raw.width, raw.height, raw.data.ctypes.data, raw.data.nbytes, raw.stride
+        )
+        picture.chroma_stride = raw.chroma_stride
+        self._call("prepare", self._handle, ctypes.byref(picture), _address(result), ctypes.c_size_t(result.nbytes))
+        return result
+
+    def find(self, width: int, height: int, output: NDArray[np.float32]) -> NDArray[Any]:
+        """Return the objects that the model's output has for a picture of this size, as an array of `OBJECT`.
+
+        Raises:
+            InputError: The output has another size.
+        """
+        values = np.ascontiguousarray(output, np.float32)
+        objects, count = ctypes.c_void_p(), ctypes.c_size_t()
+        size = ctypes.c_size_t(values.size)
+        self._call(
+            "find", self._handle, width, height, _address(values), size, ctypes.byref(objects), ctypes.byref(count)
+        )
+        if not count.value:
+            return np.empty(0, OBJECT)
+        return np.frombuffer(ctypes.string_at(objects, count.value * OBJECT.itemsize), OBJECT)
+
+    def _call(self, function: str, *arguments: Any) -> None:
+        if getattr(self._functions, f"pictures_{function}")(*arguments, self._reason):
+            raise InputError(self._reason.value.decode(), hint=f"{resources.manual('pictures')} describes pictures")
+
+
+def _address(array: NDArray[Any]) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+def _plan_struct(plan: Plan) -> _Plan:
+    result = _Plan(
+        plan.width,
+        plan.height,
+        get_args(plans.Order).index(plan.order),
+        get_args(plans.Kernel).index(plan.kernel),
+        get_args(plans.Fit).index(plan.fit),
+        plan.short_side,
+        plan.pad,
+        int(plan.layout == "nchw"),
+        get_args(plans.Element).index(plan.dtype),
+        len(plan.operations),
+    )
+    for number, operation in enumerate(plan.operations):
+        result.operation[number] = _Operation(_KINDS.index(operation.kind), operation.values)
+    result.head, result.softmax = _HEADS.index(plan.head), int(plan.softmax)
+    result.most, result.classes, result.candidates = plan.most, plan.classes, plan.candidates
+    result.nms, result.score = plan.nms, plan.score
+    return result
+
+
+@functools.cache
+def _library(progress: Callable[[str], None] | None) -> ctypes.CDLL:
+    return ctypes.CDLL(str(build(progress)))
+
+
+def build(progress: Callable[[str], None] | None = None) -> Path:
+    """Return the library; it is compiled unless the cache has it for these sources and this compiler.
+
+    Raises:
+        BuildError: The compiler refuses the sources.
+    """
+    target = architecture.of_machine(platform.machine())
+    folder = resources.RUNTIME / "pictures"
+    digests = {path.name: files.sha256_file(path) for path in sorted(folder.iterdir()) if path.suffix in {".cc", ".h"}}
+    identity = [digests, _FLAGS, importlib.metadata.version("ziglang"), target.zig_target]
+    key = files.sha256_bytes(files.canonical_json(identity))[:16]
+    library = files.check_cache() / f"pictures-{key}.so"
+    if library.is_file():
+        return library
+    with locks.hold(files.cache_root() / ".pictures.lock", "the build of the pictures library", _BUILD_S, progress):
+        if not library.is_file():
+            if progress:
+                progress("compiling the steps for pictures for this machine (once; it takes some seconds)")
+            _compile(folder, target, library)
+    return library
+
+
+def _compile(folder: Path, target: architecture.Architecture, library: Path) -> None:
+    # As two commands: the first has the headers of C++, the second does not link its library, which zig would compile
+    # first, for minutes.
+    zig = resources.package_folder("ziglang") / "zig"
+    with temporary.folder() as work, files.atomic_path(library) as made:
+        source = Path(work) / "pictures.cc"
+        source.write_text("".join(f'#include "{folder / name}"\n' for name in _SOURCES), encoding="utf-8")
+        env = {"ZIG_GLOBAL_CACHE_DIR": str(files.cache_root() / "zig"), "ZIG_LOCAL_CACHE_DIR": str(Path(work) / "zig")}
+        machine = ["-target", target.zig_target, f"-mcpu={target.zig_cpu}"]
+        compiled = Path(work) / "pictures.o"
+        process.run([zig, "c++", *machine, *_FLAGS, "-c", source, "-o", compiled], env=env, timeout=_BUILD_S)
+        process.run([zig, "cc", *machine, "-shared", "-s", compiled, "-lm", "-o", made], env=env, timeout=_BUILD_S)
+
+
+def synthetic(plan: Plan, seed: int) -> NDArray[np.uint8]:
+    """Draw a picture, (height, width, 3): smooth shapes with noise, of an odd size other than the model's."""
+    width, height = (plan.width, plan.height) if plan.kernel == "none" else (plan.width + 37, plan.height + 11)
+    stream = np.random.default_rng([seed, width, height])
+    y, x = np.mgrid[0:height, 0:width].astype(np.float64)
+    waves = stream.uniform(0.5, 4.0, (_COLORS, 2))
+    smooth = [np.sin(x * a / width * 6 + y * b / height * 6) for a, b in waves]
+    pixels = 128 + 90 * np.stack(smooth, axis=-1) + stream.normal(0, 16, (height, width, _COLORS))
+    return np.clip(np.rint(pixels), 0, 255).astype(np.uint8)

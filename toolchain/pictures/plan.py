@@ -1,0 +1,251 @@
+"""The numbers of a pipeline: its steps, checked against the inputs and outputs of a model."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from toolchain.errors import InputError, ToolchainError
+from toolchain.pictures.steps import POST, PRE, VALUE, Step, Steps, parse
+from toolchain.tensors import TensorSpec
+
+Order = Literal["rgb", "bgr", "gray"]
+Kernel = Literal["none", "nearest", "pillow", "opencv", "torch"]
+Fit = Literal["stretch", "letterbox", "crop"]
+Layout = Literal["nchw", "nhwc"]
+Element = Literal["float32", "float16", "uint8", "int8"]
+Head = Literal["none", "classes", "yolo-v5", "yolo-v8"]
+
+LARGEST_SIDE = 4096  # of a model's input; kLargestInput of runtime/pictures/pictures.h
+_MOST_OBJECTS = 1000  # kMostObjects there
+_MOST_CANDIDATES = 1 << 20  # kMostCandidates there
+_RANK, _BOXES_RANK = 4, 3
+_SIZE = re.compile(r"(\d{1,5})(?:x(\d{1,5}))?")
+# of the steps before the model: the pixels of a picture, their values, and how the model's input stores them
+_STAGES = {"resize": 0, "color": 0, "scale": 1, "mean": 1, "std": 1, "layout": 2, "dtype": 2}
+
+
+@dataclass(frozen=True)
+class Operation:
+    """`scale` multiplies each channel by its number, `mean` subtracts it, `std` divides by it."""
+
+    kind: Literal["scale", "mean", "std"]
+    values: tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The numbers of a pipeline; the struct of the same name in runtime/pictures/pictures.h describes them."""
+
+    width: int
+    height: int
+    order: Order
+    layout: Layout
+    dtype: Element
+    kernel: Kernel = "none"
+    fit: Fit = "stretch"
+    short_side: int = 0
+    pad: int = 0
+    operations: tuple[Operation, ...] = ()
+    head: Head = "none"
+    softmax: bool = False
+    most: int = 0
+    classes: int = 0
+    candidates: int = 0
+    nms: float = 0.0
+    score: float = 0.0
+    output: int = -1  # number of the output that is read; -1 for none
+
+    @property
+    def channels(self) -> int:
+        return 1 if self.order == "gray" else 3
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """The pipeline of a release, as its manifest has it."""
+
+    pre: tuple[str, ...]
+    post: tuple[str, ...]
+    labels: tuple[str, ...]
+    plan: Plan
+
+    @property
+    def steps(self) -> Steps:
+        return Steps(self.pre, self.post, self.labels)
+
+
+def faults(pictures: Pictures, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> list[str]:
+    """Return what is wrong with the pipeline of a manifest: its plan must follow from its steps."""
+    try:
+        expected = resolve(pictures.steps, inputs, outputs)
+    except ToolchainError as fault:
+        return [f"pictures: {fault.message}"]
+    return [] if expected == pictures else ["pictures: the plan is not that of the steps"]
+
+
+def resolve(steps: Steps, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec] | None) -> Pictures:
+    """Check the steps against a model; without its outputs, only those before it.
+
+    Raises:
+        InputError: A step is wrong, or does not fit the model.
+    """
+    plan = _before(parse(steps.pre, PRE), inputs)
+    after = parse(steps.post, POST)
+    if outputs is not None and after:
+        plan = _after(plan, after, outputs, steps.labels)
+    return Pictures(steps.pre, steps.post, steps.labels, plan)
+
+
+def _before(steps: Sequence[Step], inputs: Sequence[TensorSpec]) -> Plan:
+    if not steps:
+        raise InputError("a pipeline needs at least one step before the model", hint="for example: --pre scale=1/255")
+    for first, second in itertools.pairwise(steps):
+        if _STAGES[first.name] > _STAGES[second.name]:
+            raise second.fault(
+                f"it must come before {first.name}",
+                "the order is: resize and color; scale, mean, std; layout and dtype",
+            )
+    by_name = {step.name: step for step in steps}
+    if len(inputs) != 1 or len(inputs[0].shape) != _RANK or inputs[0].shape[0] != 1:
+        raise InputError(
+            "a pipeline is for models with one picture as their only input",
+            details="its inputs: " + ", ".join(map(str, inputs)),
+            hint="leave the pipeline out, and pass the inputs with --input FILE.npz",
+        )
+    plan = _input_of(inputs[0], by_name)
+    plan = _resized(plan, by_name["resize"]) if "resize" in by_name else plan
+    kinds: tuple[Literal["scale", "mean", "std"], ...] = ("scale", "mean", "std")
+    operations = [
+        Operation(kind, step.numbers(nonzero=kind != "mean")) for step in steps for kind in kinds if step.name == kind
+    ]
+    return replace(plan, operations=tuple(operations))
+
+
+def _input_of(spec: TensorSpec, steps: dict[str, Step]) -> Plan:
+    """Return the size, the layout and the element type of the model's input."""
+    color = steps["color"].choice(VALUE, get_args(Order)) if "color" in steps else "rgb"
+    order = next(name for name in get_args(Order) if name == color)
+    channels = 1 if order == "gray" else 3
+    layouts: dict[Layout, int] = {"nchw": spec.shape[1], "nhwc": spec.shape[3]}
+    fitting = [name for name, count in layouts.items() if count == channels]
+    requested = steps["layout"].choice(VALUE, get_args(Layout)) if "layout" in steps else ""
+    if requested and requested not in fitting:
+        raise steps["layout"].fault(f"the model's input is {spec}, which has no {channels} channel(s) there")
+    if not fitting:
+        hint = "add the step color=gray" if 1 in layouts.values() else "leave the pipeline out"
+        raise InputError(f"the model's input {spec} is not a picture with {channels} channel(s)", hint=hint)
+    if not requested and len(fitting) > 1:
+        raise InputError(
+            f"the model's input {spec} may be nchw or nhwc", hint="add the step layout=nchw or layout=nhwc"
+        )
+    layout = next(name for name in layouts if name == (requested or fitting[0]))
+    if spec.dtype not in get_args(Element):
+        raise InputError(f"the model's input is {spec.dtype}", hint=f"pictures become {', '.join(get_args(Element))}")
+    if "dtype" in steps and steps["dtype"].choice(VALUE, get_args(Element)) != spec.dtype:
+        raise steps["dtype"].fault(f"the model's input is {spec.dtype}", f"write dtype={spec.dtype}, or leave it out")
+    dtype = next(name for name in get_args(Element) if name == spec.dtype)
+    height, width = spec.shape[2:] if layout == "nchw" else spec.shape[1:3]
+    if not (1 <= width <= LARGEST_SIDE and 1 <= height <= LARGEST_SIDE):
+        raise InputError(f"the model's input is {width}x{height}", hint=f"at most {LARGEST_SIDE} on a side is possible")
+    return Plan(width, height, order, layout, dtype)
+
+
+def _resized(plan: Plan, step: Step) -> Plan:
+    fits = [fit for fit in get_args(Fit) if fit in step.values]
+    if len(fits) != 1:
+        raise step.fault("it needs one of stretch, letterbox and crop", "for example: resize:letterbox=640")
+    fit = next(name for name in get_args(Fit) if name == fits[0])
+    match = _SIZE.fullmatch(step.values[fit])
+    if not match:
+        raise step.fault(f"{fit} is a size such as 640 or 640x480, not {step.values[fit]!r}")
+    size = (int(match[1]), int(match[2] or match[1]))
+    if size != (plan.width, plan.height):
+        raise step.fault(
+            f"the model's input is {plan.width}x{plan.height}, not {size[0]}x{size[1]}",
+            f"write {fit}={plan.width}x{plan.height}",
+        )
+    for key, owner in {"pad": "letterbox", "short": "crop"}.items():
+        if key in step.values and fit != owner:
+            raise step.fault(f"{key} is for {owner}", f"leave {key} out")
+    largest = max(size)
+    return replace(
+        plan,
+        kernel=next(
+            name for name in get_args(Kernel) if name == step.choice("by", get_args(Kernel)[1:], default="opencv")
+        ),
+        fit=fit,
+        pad=step.whole("pad", 0, 0, 255) if fit == "letterbox" else 0,
+        short_side=step.whole("short", largest, largest, 2 * LARGEST_SIDE) if fit == "crop" else 0,
+    )
+
+
+def _after(plan: Plan, steps: Sequence[Step], outputs: Sequence[TensorSpec], labels: Sequence[str]) -> Plan:
+    names = [step.name for step in steps]
+    if names not in (["topk"], ["softmax", "topk"], ["yolo"]):
+        raise InputError(
+            f"the steps after a model cannot be {', '.join(names)}",
+            hint="write --post topk=5, --post softmax --post topk=5, or --post yolo",
+        )
+    step = steps[-1]
+    number = _output_of(step, outputs)
+    spec = outputs[number]
+    if spec.dtype != "float32" or spec.bound:
+        raise step.fault(f"output {spec} is not float32 of a fixed size")
+    plan = replace(plan, output=number)
+    plan = _boxes(plan, step, spec) if step.name == "yolo" else _classes(plan, step, spec, softmax=len(steps) > 1)
+    if max(plan.classes, plan.candidates) > _MOST_CANDIDATES:
+        raise step.fault(f"output {spec} is too large")
+    if labels and len(labels) != plan.classes:
+        raise step.fault(
+            f"there are {len(labels)} labels, but output {spec} has {plan.classes} classes",
+            "write one line for each class",
+        )
+    return plan
+
+
+def _output_of(step: Step, outputs: Sequence[TensorSpec]) -> int:
+    names = [spec.name for spec in outputs]
+    if "output" not in step.values and len(names) == 1:
+        return 0
+    if step.values.get("output") not in names:
+        raise step.fault(f"the model's outputs are {', '.join(names)}", f"write output={names[0]}")
+    return names.index(step.values["output"])
+
+
+def _classes(plan: Plan, step: Step, spec: TensorSpec, *, softmax: bool) -> Plan:
+    if not spec.shape or spec.elements != max(spec.shape):
+        raise step.fault(f"output {spec} is not one row of scores")
+    key = "k" if "k" in step.values else VALUE
+    most = step.whole(key, min(5, spec.elements), 1, min(spec.elements, _MOST_OBJECTS))
+    # The lowest float: without a limit, each finite score counts.
+    lowest = -3.4028234663852886e38
+    return replace(plan, head="classes", softmax=softmax, most=most, classes=spec.elements, candidates=1, score=lowest)
+
+
+def _boxes(plan: Plan, step: Step, spec: TensorSpec) -> Plan:
+    if len(spec.shape) != _BOXES_RANK or spec.shape[0] != 1:
+        raise step.fault(f"output {spec} is not a table of boxes")
+    rows, columns = spec.shape[1:]
+    if "head" not in step.values and rows == columns:
+        raise step.fault(f"output {spec} does not show its layout", "write head=v5 or head=v8")
+    head = step.choice("head", ("v5", "v8", "v11"), "v5" if rows > columns else "v8")
+    # v5: a row for each box, with an objectness before the classes; v8 and v11: a column, without one
+    by_rows = head == "v5"
+    classes = columns - 5 if by_rows else rows - 4
+    if classes < 1:
+        other = "v8" if by_rows else "v5"
+        raise step.fault(f"output {spec} has no classes in the layout of {head}", f"perhaps it is head={other}")
+    return replace(
+        plan,
+        head="yolo-v5" if by_rows else "yolo-v8",
+        most=step.whole("max", 300, 1, _MOST_OBJECTS),
+        classes=classes,
+        candidates=math.prod(spec.shape) // (classes + (5 if by_rows else 4)),
+        nms=step.number("nms", "0.45"),
+        score=step.number("score", "0.25"),
+    )

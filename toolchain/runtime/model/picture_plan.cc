@@ -1,0 +1,110 @@
+// See picture_plan.h. The words are those of toolchain/pictures/plan.py.
+#include "picture_plan.h"
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+
+namespace edge {
+namespace {
+
+constexpr const char* kOrders[] = {"rgb", "bgr", "gray"};
+constexpr const char* kKernels[] = {"none", "nearest", "pillow", "opencv", "torch"};
+constexpr const char* kFits[] = {"stretch", "letterbox", "crop"};
+constexpr const char* kLayouts[] = {"nhwc", "nchw"};
+constexpr const char* kElements[] = {"float32", "float16", "uint8", "int8"};
+constexpr const char* kArithmetic[] = {"scale", "mean", "std"};
+constexpr const char* kHeads[] = {"none", "classes", "yolo-v5", "yolo-v8"};
+
+template <size_t n>
+int32_t Choice(const JsonNode& node, const char* const (&words)[n]) {
+  const std::string text = node.Text();
+  for (size_t i = 0; i < n; ++i) {
+    if (text == words[i]) return static_cast<int32_t>(i);
+  }
+  node.Fail("has the unknown value \"" + text + "\"");
+}
+
+int32_t Whole(const JsonNode& node) {
+  const int64_t value = node.Integer();
+  if (value < 0 || value > std::numeric_limits<int32_t>::max()) node.Fail("is out of range");
+  return static_cast<int32_t>(value);
+}
+
+float Real(const JsonNode& node) {
+  const double value = node.Number();
+  if (std::fabs(value) > static_cast<double>(std::numeric_limits<float>::max())) node.Fail("is out of range");
+  return static_cast<float>(value);
+}
+
+void ReadOperations(const JsonNode& list, pictures::Plan* plan) {
+  const std::vector<JsonNode> items = list.Items();
+  if (items.size() > pictures::kMostOperations) list.Fail("has too many entries");
+  for (const JsonNode& item : items) {
+    pictures::Operation& operation = plan->operation[plan->operations++];
+    operation.kind = Choice(item.Get("kind"), kArithmetic);
+    const std::vector<JsonNode> values = item.Get("values").Items();
+    if (values.size() != pictures::kChannels) item.Fail("must have three values");
+    for (size_t i = 0; i < values.size(); ++i) operation.values[i] = Real(values[i]);
+  }
+}
+
+pictures::Plan ReadPlan(const JsonNode& node) {
+  pictures::Plan plan = {};
+  plan.width = Whole(node.Get("width"));
+  plan.height = Whole(node.Get("height"));
+  plan.order = Choice(node.Get("order"), kOrders);
+  plan.kernel = Choice(node.Get("kernel"), kKernels);
+  plan.fit = Choice(node.Get("fit"), kFits);
+  plan.short_side = Whole(node.Get("short_side"));
+  plan.pad = Whole(node.Get("pad"));
+  plan.channels_first = Choice(node.Get("layout"), kLayouts);
+  plan.element = Choice(node.Get("dtype"), kElements);
+  ReadOperations(node.Get("operations"), &plan);
+  plan.head = Choice(node.Get("head"), kHeads);
+  const bool softmax = node.Get("softmax").Truth();
+  plan.softmax = softmax ? 1 : 0;
+  plan.most = Whole(node.Get("most"));
+  plan.classes = Whole(node.Get("classes"));
+  plan.candidates = Whole(node.Get("candidates"));
+  plan.nms = Real(node.Get("nms"));
+  plan.score = Real(node.Get("score"));
+  pictures::Reason reason;
+  if (!pictures::CheckPlan(plan, &reason)) node.Fail(reason.text);
+  return plan;
+}
+
+int64_t CountElements(const TensorSpec& spec) { return CountBytes(*spec.dtype, spec.shape) / spec.dtype->bytes; }
+
+}  // namespace
+
+PicturePlan ReadPicturePlan(const JsonNode& node, const std::vector<TensorSpec>& inputs,
+                            const std::vector<TensorSpec>& outputs) {
+  const JsonNode table = node.Get("plan");
+  PicturePlan result{ReadPlan(table), table.Get("output").Integer(), node.TextList("labels")};
+  const pictures::Plan& plan = result.plan;
+  const int64_t channels = plan.order == pictures::kAsGray ? 1 : pictures::kChannels;
+  const bool fits = inputs.size() == 1 && inputs[0].dtype == FindNamedDType(kElements[plan.element]) &&
+                    CountElements(inputs[0]) == channels * plan.width * plan.height;
+  if (!fits) table.Fail("does not fit the model's input");
+  if (plan.head == pictures::kNoHead) {
+    if (result.output != -1 || !result.labels.empty()) table.Fail("reads an output without a head");
+    return result;
+  }
+  if (result.output < 0 || result.output >= static_cast<int64_t>(outputs.size())) {
+    table.Get("output").Fail("is not an output");
+  }
+  const TensorSpec& output = outputs[static_cast<size_t>(result.output)];
+  const int64_t others = plan.head == pictures::kClasses ? 0 : plan.head == pictures::kYoloRows ? 5 : 4;
+  if (output.dtype != FindNamedDType("float32") || output.bound.axis >= 0 ||
+      CountElements(output) != (plan.classes + others) * int64_t{plan.candidates}) {
+    table.Fail("does not fit the model's output");
+  }
+  if (!result.labels.empty() && result.labels.size() != static_cast<size_t>(plan.classes)) {
+    node.Get("labels").Fail("must have one label for each class");
+  }
+  return result;
+}
+
+}  // namespace edge

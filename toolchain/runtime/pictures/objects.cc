@@ -1,0 +1,122 @@
+// From a model's output to classes, or to boxes in pixels of the picture.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "pictures.h"
+
+namespace pictures {
+namespace {
+
+constexpr size_t kMostRanked = 30000;  // candidates that compete, the best ones: as ultralytics has it
+
+float Overlap(const Object& one, const Object& other) {
+  const float width = std::min(one.right, other.right) - std::max(one.left, other.left);
+  const float height = std::min(one.bottom, other.bottom) - std::max(one.top, other.top);
+  if (!(width > 0 && height > 0)) return 0;
+  const float shared = width * height;
+  const float areas = (one.right - one.left) * (one.bottom - one.top) +
+                      (other.right - other.left) * (other.bottom - other.top);
+  return shared / (areas - shared);
+}
+
+}  // namespace
+
+bool Pipeline::Find(int32_t width, int32_t height, const float* output, size_t count, Reason* reason) {
+  objects_.clear();
+  if (plan_.head == kNoHead) return true;
+  const size_t others = plan_.head == kClasses ? 0 : plan_.head == kYoloRows ? 5 : 4;
+  const size_t expected = (static_cast<size_t>(plan_.classes) + others) * static_cast<size_t>(plan_.candidates);
+  if (output == nullptr || count != expected) {
+    return reason->Is("the model's output has %zu numbers, and the pipeline reads %zu", count, expected);
+  }
+  if (plan_.head == kClasses) {
+    FindClasses(output);
+    return true;
+  }
+  Placement place;
+  if (width < 1 || height < 1 || !Place(plan_, width, height, &place, reason)) return false;
+  FindBoxes(output);
+  Suppress();
+  const auto back = [](float value, int32_t offset, double ratio, int32_t size) {
+    const float moved = (value - static_cast<float>(offset)) / static_cast<float>(ratio);
+    return std::clamp(moved, 0.0f, static_cast<float>(size));
+  };
+  for (Object& object : objects_) {
+    object.left = back(object.left, place.left, place.ratio_x, width);
+    object.right = back(object.right, place.left, place.ratio_x, width);
+    object.top = back(object.top, place.top, place.ratio_y, height);
+    object.bottom = back(object.bottom, place.top, place.ratio_y, height);
+  }
+  return true;
+}
+
+void Pipeline::FindClasses(const float* output) {
+  float highest = -INFINITY;
+  double sum = 0;
+  if (plan_.softmax) {
+    for (int32_t i = 0; i < plan_.classes; ++i) highest = std::max(highest, output[i]);
+    for (int32_t i = 0; i < plan_.classes; ++i) sum += std::exp(static_cast<double>(output[i] - highest));
+  }
+  const auto better = [](const Object& one, const Object& other) { return one.score > other.score; };
+  for (int32_t i = 0; i < plan_.classes; ++i) {
+    const double raw = output[i];
+    const double score = plan_.softmax ? std::exp(static_cast<double>(output[i] - highest)) / sum : raw;
+    const Object object = {i, static_cast<float>(score), 0, 0, 0, 0};
+    if (!(object.score > plan_.score)) continue;  // nor NaN
+    const bool is_full = objects_.size() == static_cast<size_t>(plan_.most);
+    if (is_full && !better(object, objects_.back())) continue;
+    if (is_full) objects_.pop_back();
+    // Of equal scores, the first class comes first.
+    objects_.insert(std::upper_bound(objects_.begin(), objects_.end(), object, better), object);
+  }
+}
+
+void Pipeline::FindBoxes(const float* output) {
+  const bool by_rows = plan_.head == kYoloRows;  // a row is a box, or else a column
+  const size_t boxes = static_cast<size_t>(plan_.candidates), classes = static_cast<size_t>(plan_.classes);
+  const size_t first = by_rows ? 5 : 4, values = classes + first;
+  const auto at = [&](size_t box, size_t value) {
+    return output[by_rows ? box * values + value : value * boxes + box];
+  };
+  candidates_.clear();
+  for (size_t box = 0; box < boxes; ++box) {
+    Object object = {0, -INFINITY, 0, 0, 0, 0};
+    for (size_t label = 0; label < classes; ++label) {
+      const float score = by_rows ? at(box, 4) * at(box, first + label) : at(box, first + label);
+      if (score > object.score) object = {static_cast<int32_t>(label), score, 0, 0, 0, 0};
+    }
+    if (!(object.score > plan_.score)) continue;
+    const float x = at(box, 0), y = at(box, 1), w = at(box, 2) / 2, h = at(box, 3) / 2;
+    object.left = x - w;
+    object.top = y - h;
+    object.right = x + w;
+    object.bottom = y + h;
+    const bool is_box = object.right > object.left && object.bottom > object.top &&
+                        std::isfinite(object.left) && std::isfinite(object.top) &&
+                        std::isfinite(object.right) && std::isfinite(object.bottom);
+    if (is_box) candidates_.push_back(object);
+  }
+}
+
+// Keeps the best box of those of one class that overlap.
+void Pipeline::Suppress() {
+  ranks_.resize(candidates_.size());
+  std::iota(ranks_.begin(), ranks_.end(), 0);
+  const auto before = [this](int32_t one, int32_t other) {
+    const float left = candidates_[static_cast<size_t>(one)].score, right = candidates_[static_cast<size_t>(other)].score;
+    return left > right || (left == right && one < other);
+  };
+  std::sort(ranks_.begin(), ranks_.end(), before);
+  if (ranks_.size() > kMostRanked) ranks_.resize(kMostRanked);
+  for (const int32_t rank : ranks_) {
+    if (objects_.size() == static_cast<size_t>(plan_.most)) break;
+    const Object& candidate = candidates_[static_cast<size_t>(rank)];
+    const bool is_new = std::none_of(objects_.begin(), objects_.end(), [&](const Object& kept) {
+      return kept.label == candidate.label && Overlap(kept, candidate) > plan_.nms;
+    });
+    if (is_new) objects_.push_back(candidate);
+  }
+}
+
+}  // namespace pictures

@@ -1,0 +1,178 @@
+// Turns raw pictures into a model's input, and its outputs into classes or boxes, as the model was
+// trained. Devices and the host compile the same code, so it needs nothing but the C library and templates
+// of C++: no exceptions, strings or streams.
+#ifndef PICTURES_PICTURES_H_
+#define PICTURES_PICTURES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace pictures {
+
+enum Format : int32_t { kRgb = 1, kBgr, kRgba, kGray, kNv12, kYuyv };
+enum Order : int32_t { kAsRgb, kAsBgr, kAsGray };
+enum Kernel : int32_t { kNone, kNearest, kPillow, kOpenCv, kTorch };
+enum Fit : int32_t { kStretch, kLetterbox, kCrop };
+enum Element : int32_t { kFloat32, kFloat16, kUint8, kInt8 };
+enum Arithmetic : int32_t { kMultiply, kSubtract, kDivide };
+enum Head : int32_t { kNoHead, kClasses, kYoloRows, kYoloColumns };
+
+constexpr int32_t kChannels = 3;
+constexpr int32_t kMostOperations = 3;
+constexpr int32_t kLargestSide = 32768;           // of a picture
+constexpr int64_t kMostPixels = int64_t{1} << 26;  // of a picture
+constexpr int32_t kLargestInput = 4096;           // side of a model's input
+constexpr int32_t kMostObjects = 1000;
+constexpr int32_t kMostCandidates = 1 << 20;
+constexpr int kFilterBits = 22;  // binary digits of a weight in Pillow
+
+// Why something is refused.
+struct Reason {
+  char text[192] = "";
+
+  // Returns false, as the functions do that refuse something.
+  __attribute__((format(printf, 2, 3))) bool Is(const char* format, ...);
+};
+
+struct Operation {
+  int32_t kind;  // Arithmetic
+  float values[kChannels];
+};
+
+// All numbers of a pipeline. Its layout is also written in toolchain/native/pictures.py.
+struct Plan {
+  int32_t width, height;   // of the model's input
+  int32_t order;           // Order
+  int32_t kernel;          // Kernel; kNone: pictures have the input's size
+  int32_t fit;             // Fit
+  int32_t short_side;      // kCrop: what the picture's shorter side becomes before the crop
+  int32_t pad;             // kLetterbox: level of the margins, 0 to 255
+  int32_t channels_first;  // NCHW, or else NHWC
+  int32_t element;         // Element
+  int32_t operations;      // number of them; they are applied in order
+  Operation operation[kMostOperations];
+  int32_t head;        // Head
+  int32_t softmax;     // kClasses: whether scores are the softmax of the output
+  int32_t most;        // objects of a result
+  int32_t classes;     // of the output
+  int32_t candidates;  // boxes of the output; kClasses: 1
+  float nms;           // boxes of a class that overlap more (intersection over union) are the same object
+  float score;         // objects have a higher score
+};
+
+// Memory of the caller. Strides are the bytes from a row to the next one; 0: rows without gaps.
+struct Picture {
+  int32_t format;  // Format
+  int32_t width, height;
+  const uint8_t* data;
+  size_t bytes, stride;
+  const uint8_t* chroma;  // kNv12: the second plane; nullptr: it follows the first one
+  size_t chroma_bytes, chroma_stride;
+};
+
+// A class, or a box in pixels of the picture.
+struct Object {
+  int32_t label;
+  float score, left, top, right, bottom;
+};
+
+// Where a picture lies on the model's input.
+struct Placement {
+  int32_t width, height;  // of the resized picture
+  int32_t left, top;      // where its first pixel is; negative where it is cropped
+  double ratio_x, ratio_y;
+};
+
+// One dimension of a resize: from which elements of the picture each element of the result is made.
+struct Axis {
+  int32_t margin = 0;           // elements of the input before the picture
+  std::vector<int32_t> first;   // first element of the picture, for each one of the result
+  std::vector<int32_t> second;  // kOpenCv, kTorch: the next one
+  std::vector<float> fraction;  // kTorch: share of the second
+  std::vector<int32_t> taps;    // kPillow: number of elements
+  std::vector<int32_t> weights;  // kPillow: `stride` for each one of the result; kOpenCv: two
+  std::vector<double> scratch;
+  int32_t stride = 0;
+
+  int32_t size() const { return static_cast<int32_t>(first.size()); }
+};
+
+// The rows of a picture, converted one at a time to the plan's channels.
+class Rows {
+ public:
+  Rows(const Picture& picture, int32_t order, std::vector<uint8_t>* line);
+  int32_t channels() const { return order_ == kAsGray ? 1 : kChannels; }
+  const uint8_t* At(int32_t row) const;  // valid until the next call
+
+ private:
+  Picture picture_;
+  int32_t order_;
+  uint8_t* line_;
+};
+
+// Each returns whether it works, or else gives the reason.
+bool CheckPlan(const Plan& plan, Reason* reason);
+// Also sets the strides and planes of a picture whose numbers agree.
+bool CheckPicture(Picture* picture, Reason* reason);
+bool Place(const Plan& plan, int32_t width, int32_t height, Placement* place, Reason* reason);
+
+void MakeAxis(int32_t kernel, int32_t from, int32_t resized, int32_t offset, int32_t input, Axis* axis);
+
+// Not for use by two threads at the same time. After the first picture, another one of the same size
+// allocates nothing.
+class Pipeline {
+ public:
+  // The plan was checked.
+  explicit Pipeline(const Plan& plan);
+
+  // Fills the model's input: as many bytes as it has.
+  bool Prepare(const Picture& picture, void* input, size_t bytes, Reason* reason);
+
+  // Finds the objects of an output of `count` floats for a picture of this size.
+  bool Find(int32_t width, int32_t height, const float* output, size_t count, Reason* reason);
+
+  // Those of the last call, the best first.
+  const std::vector<Object>& objects() const { return objects_; }
+
+  size_t input_bytes() const;
+
+ private:
+  bool MakeAxes(const Picture& picture, Reason* reason);
+  template <typename Value>
+  void Fill(const Rows& rows, Value* input);
+  template <typename Value>
+  void FillMargin(int32_t row, int32_t first, int32_t end, Value* input) const;
+  template <typename Level, typename Value>
+  void Store(int32_t row, const Level* levels, Value* input) const;
+  template <typename Value>
+  void Resample(const Rows& rows, Value* input);
+  template <typename Value>
+  void Nearest(const Rows& rows, Value* input);
+  template <typename Value>
+  void Filtered(const Rows& rows, Value* input);
+  template <typename Value>
+  void FixedPoint(const Rows& rows, Value* input);
+  template <typename Value>
+  void Floating(const Rows& rows, Value* input);
+  void MakeTable();
+  float Computed(float level, int32_t channel) const;
+  void FindClasses(const float* output);
+  void FindBoxes(const float* output);
+  void Suppress();
+
+  const Plan plan_;
+  int32_t channels_;
+  int32_t known_width_ = 0, known_height_ = 0;  // for which the axes are
+  Axis x_, y_;
+  std::vector<uint32_t> table_;  // the element for each level of each channel
+  std::vector<uint8_t> line_, levels_, filtered_;
+  std::vector<int32_t> sums_[2];
+  std::vector<float> blend_[2], row_;
+  std::vector<Object> objects_, candidates_;
+  std::vector<int32_t> ranks_;
+};
+
+}  // namespace pictures
+
+#endif  // PICTURES_PICTURES_H_

@@ -1,0 +1,319 @@
+// From the rows of a picture to the model's input, in one pass over both.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "pictures.h"
+
+namespace pictures {
+namespace {
+
+constexpr int32_t kLevels = 256;
+constexpr int64_t kMostFiltered = int64_t{1} << 28;  // bytes of a picture that Pillow's filter resized in x
+
+size_t SizeOf(int32_t element) {
+  return element == kFloat32 ? 4 : element == kFloat16 ? 2 : 1;
+}
+
+// Rounds to the nearest half, and halves to the even one.
+uint16_t HalfOf(float value) {
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  const uint32_t sign = bits >> 16 & 0x8000;
+  const uint32_t magnitude = bits & 0x7FFFFFFF;
+  if (magnitude >= 0x47800000) return static_cast<uint16_t>(sign | (magnitude > 0x7F800000 ? 0x7E00 : 0x7C00));
+  if (magnitude < 0x38800000) {  // below the smallest normal half: whole multiples of 2^-24
+    return static_cast<uint16_t>(sign | static_cast<uint32_t>(std::nearbyint(std::fabs(value) * 16777216.0f)));
+  }
+  const uint32_t rounded = magnitude + 0xFFF + (magnitude >> 13 & 1);
+  return static_cast<uint16_t>(sign | (rounded - 0x38000000) >> 13);
+}
+
+uint32_t ElementOf(int32_t element, float value) {
+  if (element == kFloat32) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+  }
+  if (element == kFloat16) return HalfOf(value);
+  const float low = element == kInt8 ? -128 : 0, high = element == kInt8 ? 127 : 255;
+  return static_cast<uint8_t>(static_cast<int>(std::nearbyint(std::clamp(value, low, high))));
+}
+
+}  // namespace
+
+bool CheckPlan(const Plan& plan, Reason* reason) {
+  const auto within = [](int32_t value, int32_t low, int32_t high) { return value >= low && value <= high; };
+  bool ok = within(plan.width, 1, kLargestInput) && within(plan.height, 1, kLargestInput) &&
+            within(plan.order, kAsRgb, kAsGray) && within(plan.kernel, kNone, kTorch) &&
+            within(plan.fit, kStretch, kCrop) && within(plan.pad, 0, kLevels - 1) &&
+            within(plan.element, kFloat32, kInt8) && within(plan.operations, 0, kMostOperations) &&
+            within(plan.head, kNoHead, kYoloColumns) && within(plan.most, 0, kMostObjects) &&
+            within(plan.classes, 0, kMostCandidates) && within(plan.candidates, 0, kMostCandidates);
+  if (plan.fit == kCrop) {
+    ok = ok && within(plan.short_side, std::max(plan.width, plan.height), 2 * kLargestInput);
+  }
+  if (plan.head != kNoHead) ok = ok && plan.most > 0 && plan.classes > 0 && plan.candidates > 0;
+  for (int32_t i = 0; ok && i < plan.operations; ++i) {
+    const Operation& operation = plan.operation[i];
+    ok = within(operation.kind, kMultiply, kDivide);
+    for (const float value : operation.values) {
+      ok = ok && std::isfinite(value) && (operation.kind != kDivide || value != 0);
+    }
+  }
+  ok = ok && std::isfinite(plan.nms) && std::isfinite(plan.score);
+  return ok || reason->Is("the release's pipeline has a number that is out of range");
+}
+
+Pipeline::Pipeline(const Plan& plan) : plan_(plan), channels_(plan.order == kAsGray ? 1 : kChannels) {
+  MakeTable();
+  objects_.reserve(static_cast<size_t>(plan.most));
+  if (plan.head == kYoloRows || plan.head == kYoloColumns) {
+    candidates_.reserve(static_cast<size_t>(plan.candidates));
+    ranks_.reserve(static_cast<size_t>(plan.candidates));
+  }
+}
+
+size_t Pipeline::input_bytes() const {
+  return static_cast<size_t>(plan_.width) * static_cast<size_t>(plan_.height) *
+         static_cast<size_t>(channels_) * SizeOf(plan_.element);
+}
+
+float Pipeline::Computed(float level, int32_t channel) const {
+  for (int32_t i = 0; i < plan_.operations; ++i) {
+    const float value = plan_.operation[i].values[channel];
+    switch (plan_.operation[i].kind) {
+      case kMultiply:
+        level *= value;
+        break;
+      case kSubtract:
+        level -= value;
+        break;
+      default:
+        level /= value;
+    }
+  }
+  return level;
+}
+
+void Pipeline::MakeTable() {
+  table_.resize(static_cast<size_t>(channels_ * kLevels));
+  for (int32_t channel = 0; channel < channels_; ++channel) {
+    for (int32_t level = 0; level < kLevels; ++level) {
+      table_[static_cast<size_t>(channel * kLevels + level)] =
+          ElementOf(plan_.element, Computed(static_cast<float>(level), channel));
+    }
+  }
+}
+
+bool Pipeline::MakeAxes(const Picture& picture, Reason* reason) {
+  Placement place;
+  if (!Place(plan_, picture.width, picture.height, &place, reason)) return false;
+  if (plan_.kernel == kNone || (picture.width == known_width_ && picture.height == known_height_)) return true;
+  known_width_ = known_height_ = 0;
+  MakeAxis(plan_.kernel, picture.width, place.width, place.left, plan_.width, &x_);
+  MakeAxis(plan_.kernel, picture.height, place.height, place.top, plan_.height, &y_);
+  if (plan_.kernel == kPillow) {
+    const int64_t rows = y_.first.back() + y_.taps.back() - y_.first.front();
+    if (int64_t{x_.size()} * channels_ * rows > kMostFiltered) {
+      return reason->Is("the picture is too large to be resized as Pillow does it");
+    }
+  }
+  known_width_ = picture.width;
+  known_height_ = picture.height;
+  return true;
+}
+
+bool Pipeline::Prepare(const Picture& picture, void* input, size_t bytes, Reason* reason) {
+  Picture checked = picture;
+  if (!CheckPicture(&checked, reason) || !MakeAxes(checked, reason)) return false;
+  if (input == nullptr || bytes != input_bytes()) {
+    return reason->Is("the model's input has %zu bytes, and the pipeline makes %zu", bytes, input_bytes());
+  }
+  const Rows rows(checked, plan_.order, &line_);
+  switch (SizeOf(plan_.element)) {
+    case 4:
+      Fill(rows, static_cast<uint32_t*>(input));
+      break;
+    case 2:
+      Fill(rows, static_cast<uint16_t*>(input));
+      break;
+    default:
+      Fill(rows, static_cast<uint8_t*>(input));
+  }
+  return true;
+}
+
+template <typename Value>
+void Pipeline::Fill(const Rows& rows, Value* input) {
+  if (plan_.kernel == kNone) {
+    for (int32_t y = 0; y < plan_.height; ++y) Store(y, rows.At(y), input);
+    return;
+  }
+  const int32_t top = y_.margin, bottom = top + y_.size();
+  for (int32_t y = 0; y < plan_.height; ++y) {
+    const bool outside = y < top || y >= bottom;
+    FillMargin(y, 0, outside ? plan_.width : x_.margin, input);
+    if (!outside) FillMargin(y, x_.margin + x_.size(), plan_.width, input);
+  }
+  switch (plan_.kernel) {
+    case kPillow:
+      return Filtered(rows, input);
+    case kOpenCv:
+      return FixedPoint(rows, input);
+    case kTorch:
+      return Floating(rows, input);
+    default:
+      return Nearest(rows, input);
+  }
+}
+
+template <typename Value>
+void Pipeline::FillMargin(int32_t row, int32_t first, int32_t end, Value* input) const {
+  const size_t plane = static_cast<size_t>(plan_.width) * static_cast<size_t>(plan_.height);
+  const size_t start = static_cast<size_t>(row) * static_cast<size_t>(plan_.width);
+  for (int32_t channel = 0; channel < channels_; ++channel) {
+    const Value value = static_cast<Value>(table_[static_cast<size_t>(channel * kLevels + plan_.pad)]);
+    for (int32_t x = first; x < end; ++x) {
+      const size_t pixel = start + static_cast<size_t>(x);
+      input[plan_.channels_first ? static_cast<size_t>(channel) * plane + pixel
+                                 : pixel * static_cast<size_t>(channels_) + static_cast<size_t>(channel)] =
+          value;
+    }
+  }
+}
+
+// Stores a row of the resized picture, of its levels in the order of pixels.
+template <typename Level, typename Value>
+void Pipeline::Store(int32_t row, const Level* levels, Value* input) const {
+  const size_t channels = static_cast<size_t>(channels_), width = static_cast<size_t>(plan_.width);
+  const size_t plane = width * static_cast<size_t>(plan_.height);
+  const size_t left = plan_.kernel == kNone ? 0 : static_cast<size_t>(x_.margin);
+  const size_t count = plan_.kernel == kNone ? width : x_.first.size();
+  const size_t start = static_cast<size_t>(row) * width + left;
+  for (size_t channel = 0; channel < channels; ++channel) {
+    const uint32_t* table = table_.data() + channel * kLevels;
+    const size_t step = plan_.channels_first ? 1 : channels;
+    Value* to = input + (plan_.channels_first ? channel * plane + start : start * channels + channel);
+    for (size_t x = 0; x < count; ++x, to += step) {
+      const Level level = levels[x * channels + channel];
+      if constexpr (sizeof(Level) == 1) {
+        *to = static_cast<Value>(table[level]);
+      } else {
+        *to = static_cast<Value>(ElementOf(plan_.element, Computed(level, static_cast<int32_t>(channel))));
+      }
+    }
+  }
+}
+
+template <typename Value>
+void Pipeline::Nearest(const Rows& rows, Value* input) {
+  const size_t channels = static_cast<size_t>(channels_);
+  levels_.resize(x_.first.size() * channels);
+  for (int32_t i = 0; i < y_.size(); ++i) {
+    const uint8_t* row = rows.At(y_.first[i]);
+    uint8_t* to = levels_.data();
+    for (const int32_t x : x_.first) {
+      to = std::copy_n(row + static_cast<size_t>(x) * channels, channels, to);
+    }
+    Store(y_.margin + i, levels_.data(), input);
+  }
+}
+
+// Pillow resizes in x first, and rounds in between. A dimension that keeps its size has weights of 1.
+template <typename Value>
+void Pipeline::Filtered(const Rows& rows, Value* input) {
+  const size_t channels = static_cast<size_t>(channels_), width = x_.first.size() * channels;
+  const int32_t first = y_.first.front(), end = y_.first.back() + y_.taps.back();
+  const auto level = [](int32_t sum) {
+    return static_cast<uint8_t>(std::clamp(sum >> kFilterBits, 0, kLevels - 1));
+  };
+  constexpr int32_t half = 1 << (kFilterBits - 1);
+  filtered_.resize(width * static_cast<size_t>(end - first));
+  uint8_t* to = filtered_.data();
+  for (int32_t y = first; y < end; ++y) {
+    const uint8_t* row = rows.At(y);
+    for (int32_t x = 0; x < x_.size(); ++x) {
+      const int32_t* weights = x_.weights.data() + static_cast<size_t>(x) * static_cast<size_t>(x_.stride);
+      const uint8_t* from = row + static_cast<size_t>(x_.first[x]) * channels;
+      for (size_t channel = 0; channel < channels; ++channel) {
+        int32_t sum = half;
+        for (int32_t k = 0; k < x_.taps[x]; ++k) sum += from[static_cast<size_t>(k) * channels + channel] * weights[k];
+        *to++ = level(sum);
+      }
+    }
+  }
+  levels_.resize(width);
+  sums_[0].resize(width);
+  for (int32_t y = 0; y < y_.size(); ++y) {
+    const int32_t* weights = y_.weights.data() + static_cast<size_t>(y) * static_cast<size_t>(y_.stride);
+    std::fill(sums_[0].begin(), sums_[0].end(), half);
+    for (int32_t k = 0; k < y_.taps[y]; ++k) {
+      const uint8_t* from = filtered_.data() + static_cast<size_t>(y_.first[y] - first + k) * width;
+      for (size_t i = 0; i < width; ++i) sums_[0][i] += from[i] * weights[k];
+    }
+    std::transform(sums_[0].begin(), sums_[0].end(), levels_.begin(), level);
+    Store(y_.margin + y, levels_.data(), input);
+  }
+}
+
+// OpenCV's INTER_LINEAR for 8 bits: 11 binary digits in each direction.
+template <typename Value>
+void Pipeline::FixedPoint(const Rows& rows, Value* input) {
+  const size_t channels = static_cast<size_t>(channels_), width = x_.first.size() * channels;
+  int32_t ready[2] = {-1, -1};
+  for (std::vector<int32_t>& sums : sums_) sums.resize(width);
+  const auto widen = [&](int32_t y, int32_t slot) {
+    if (ready[slot] == y) return;
+    const uint8_t* row = rows.At(y);
+    int32_t* to = sums_[slot].data();
+    for (size_t x = 0; x < x_.first.size(); ++x) {
+      const uint8_t* first = row + static_cast<size_t>(x_.first[x]) * channels;
+      const uint8_t* second = row + static_cast<size_t>(x_.second[x]) * channels;
+      for (size_t c = 0; c < channels; ++c) {
+        *to++ = first[c] * x_.weights[x * 2] + second[c] * x_.weights[x * 2 + 1];
+      }
+    }
+    ready[slot] = y;
+  };
+  levels_.resize(width);
+  for (int32_t i = 0; i < y_.size(); ++i) {
+    if (ready[1] == y_.first[i]) {  // the second row of the last step is the first of this one
+      std::swap(sums_[0], sums_[1]);
+      std::swap(ready[0], ready[1]);
+    }
+    widen(y_.first[i], 0);
+    widen(y_.second[i], 1);
+    const int32_t upper = y_.weights[static_cast<size_t>(i) * 2], lower = y_.weights[static_cast<size_t>(i) * 2 + 1];
+    for (size_t x = 0; x < width; ++x) {
+      const int32_t level = ((upper * (sums_[0][x] >> 4)) >> 16) + ((lower * (sums_[1][x] >> 4)) >> 16) + 2;
+      levels_[x] = static_cast<uint8_t>(std::clamp(level >> 2, 0, kLevels - 1));
+    }
+    Store(y_.margin + i, levels_.data(), input);
+  }
+}
+
+template <typename Value>
+void Pipeline::Floating(const Rows& rows, Value* input) {
+  const size_t channels = static_cast<size_t>(channels_), width = x_.first.size() * channels;
+  for (std::vector<float>& blend : blend_) blend.resize(width);
+  row_.resize(width);
+  for (int32_t i = 0; i < y_.size(); ++i) {
+    const int32_t lines[2] = {y_.first[i], y_.second[i]};
+    for (int32_t slot = 0; slot < 2; ++slot) {
+      const uint8_t* row = rows.At(lines[slot]);
+      float* to = blend_[slot].data();
+      for (size_t x = 0; x < x_.first.size(); ++x) {
+        const uint8_t* first = row + static_cast<size_t>(x_.first[x]) * channels;
+        const uint8_t* second = row + static_cast<size_t>(x_.second[x]) * channels;
+        const float share = x_.fraction[x];
+        for (size_t c = 0; c < channels; ++c) *to++ = (1 - share) * first[c] + share * second[c];
+      }
+    }
+    const float share = y_.fraction[i];
+    for (size_t x = 0; x < width; ++x) row_[x] = (1 - share) * blend_[0][x] + share * blend_[1][x];
+    Store(y_.margin + i, row_.data(), input);
+  }
+}
+
+}  // namespace pictures

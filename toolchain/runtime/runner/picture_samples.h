@@ -1,0 +1,40 @@
+// Runs a model on raw pictures, one after the other, by the steps of its release.
+#ifndef RUNNER_PICTURE_SAMPLES_H_
+#define RUNNER_PICTURE_SAMPLES_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "../library/edge_model.h"
+#include "../model/safetensors.h"
+#include "samples.h"
+
+namespace runner {
+
+// A file of RGB pictures, uint8 of height x width x 3, with the names 0, 1, and so on. Faults are kExitInput.
+class PictureSamples {
+ public:
+  // `count` pictures; 0: one.
+  PictureSamples(edge_model* model, const std::string& path, int64_t count);
+
+  int64_t count() const { return static_cast<int64_t>(pictures_.size()); }
+
+  // Runs one, and keeps its objects.
+  void Run(int64_t sample);
+
+  // Writes `objects`, float32 of total x 6 (class, score, left, top, right, bottom), and `counts`, the objects
+  // of each picture; with `keep_input` also the `input` that was made of the last one.
+  void Write(const std::string& path, bool keep_input) const;
+
+ private:
+  edge_model* model_;
+  edge::SafetensorsFile file_;
+  std::vector<edge_image> pictures_;
+  std::vector<float> objects_;
+  std::vector<int64_t> counts_;
+};
+
+}  // namespace runner
+
+#endif  // RUNNER_PICTURE_SAMPLES_H_
