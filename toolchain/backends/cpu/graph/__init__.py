@@ -149,7 +149,9 @@ class _KernelEmitter:
         if isinstance(layer, ImageLayer) and kernel.layer in self._moving:
             place = [tirx.IntImm(_PLACE_DTYPE, layer.out.first)]
         if call.op.name == "relax.call_tir":
-            return relax.op.call_tir(kernel.variable, relax.Tuple([*arguments, *place]), list(call.ty_args))
+            # A recurrence has a tuple of results, which `relax.op.call_tir` would take apart again.
+            operands = [kernel.variable, relax.Tuple([*arguments, *place])]
+            return relax.Call(call.op, operands, call.attrs, call.ty_args)
         *inputs, buffer = arguments
         written = len(inputs) + len(place)
         return relax.op.call_tir_inplace(
