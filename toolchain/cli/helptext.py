@@ -28,7 +28,7 @@ _SUBJECTS = {
     QUANTIZATION: "--calibration --method --exclude",
     ACCURACY: "--min-snr",
     MODEL: "--shape --dim --fix --state --seed --input --stream --steps"
-    " --image --labels --data --limit --preprocess --model --compiled",
+    " --image --labels --data --limit --preprocess --postprocess --pictures --model --compiled",
     TUNING: "--tuner --trials --trials-per-task --early-stop --time-budget --op --fresh --boards --tracker --key"
     " --prune --no-compare",
     TRIALS: "--number --repeat --min-repeat-ms --cooldown --cache-flush --timeout --build-timeout",

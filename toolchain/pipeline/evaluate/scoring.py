@@ -36,6 +36,8 @@ class SampleRequest:
     labels: Path | None = None  # names of the classes
     preprocess: str = ""  # module:function
     limit: int | None = None
+    postprocess: str = ""  # module:function, of the metrics `map` and `wer`
+    pictures: Path | None = None  # folder of a COCO file's pictures
 
     def open(self) -> LabelledSamples:
         """Read the list of samples, and load the functions of the user's project.
@@ -43,8 +45,8 @@ class SampleRequest:
         Raises:
             InputError: The data, the metric or the labels are wrong.
         """
-        dataset = data.read(self.data).limited(self.limit)
-        metric = open_metric(self.metric, dataset, self.labels)
+        dataset = data.read(self.data, self.pictures).limited(self.limit)
+        metric = open_metric(self.metric, dataset, self.labels, self.postprocess)
         return LabelledSamples(dataset, metric, functions.load(self.preprocess) if self.preprocess else None)
 
 
