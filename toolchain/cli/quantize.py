@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import click
 
@@ -18,7 +19,7 @@ from toolchain.errors import InputError
 from toolchain.report import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from toolchain.models.source import SourceModel
     from toolchain.pipeline.evaluate import SampleRequest
@@ -35,6 +36,9 @@ _RANDOM_SAMPLES = 8
 @dataclass(frozen=True)
 class AccuracyOptions:
     """How much int8 may lose, and on which data."""
+
+    budget_name: ClassVar[str] = "--budget"
+    remedy: ClassVar[str] = "add --for cpu, or another backend that multiplies by real scales"
 
     most_lost: float | None = option(
         "--budget",
@@ -54,7 +58,7 @@ class AccuracyOptions:
     @property
     def names(self) -> list[str]:
         """Names of the options that are set."""
-        limits = {"--budget": self.most_lost, "--min-snr": self.least_snr_db}
+        limits = {self.budget_name: self.most_lost, "--min-snr": self.least_snr_db}
         return [*(name for name, limit in limits.items() if limit is not None), *self.samples.names]
 
     def labelled(self) -> SampleRequest | None:
@@ -64,11 +68,11 @@ class AccuracyOptions:
             InputError: The options cannot be combined, or one of them needs another one.
         """
         if self.most_lost is not None and self.least_snr_db is not None:
-            raise InputError("--budget and --min-snr cannot be combined", hint="leave one of them out")
+            raise InputError(f"{self.budget_name} and --min-snr cannot be combined", hint="leave one of them out")
         request = self.samples.request()
         if self.most_lost is not None and not request:
             raise InputError(
-                "--budget needs --metric and --data",
+                f"{self.budget_name} needs --metric and --data",
                 hint="for example --metric top1 --data FOLDER; without labels, use --min-snr DB",
             )
         return request
@@ -114,6 +118,32 @@ class QuantizeOptions:
     model: common.ModelOptions = record(common.ModelOptions)
 
     @property
+    def has_real_scales(self) -> bool:
+        """Whether scales are real numbers, as the processor allows."""
+        from toolchain.backends import BACKENDS
+
+        return bool(self.processor) and not BACKENDS[self.processor or ""].int8_template
+
+    def check(self) -> None:
+        """Check what the options say without the model.
+
+        Raises:
+            InputError: They cannot be combined, or one of them is for the other form of scales.
+        """
+        from toolchain import quantize as quantizing
+        from toolchain.quantize import real_scales
+
+        self.accuracy.labelled()
+        if not self.has_real_scales and (names := self.accuracy.names):
+            raise InputError(f"{names[0]} is not supported with powers of two as scales", hint=self.accuracy.remedy)
+        methods = real_scales.CALIBRATORS if self.has_real_scales else [*quantizing.METHODS, "file"]
+        if self.method and self.method not in methods:
+            form = "real scales" if self.has_real_scales else "powers of two as scales"
+            raise InputError(
+                f"--method {self.method} is not supported with {form}", hint=f"use one of {', '.join(methods)}"
+            )
+
+    @property
     def is_random(self) -> bool:
         """Whether the samples are random numbers."""
         return self.calibration in {None, _RANDOM}
@@ -132,8 +162,7 @@ def quantize(console: Console, /, source: str, options: QuantizeOptions, *, as_j
     from toolchain import quantize as quantizing
     from toolchain.models import source as model
 
-    labelled = options.accuracy.labelled()
-    has_real_scales = _has_real_scales(options)
+    options.check()
     loaded = model.load_request(options.model.model(source))
     for line in loaded.guessed:
         console.say(line)
@@ -144,75 +173,43 @@ def quantize(console: Console, /, source: str, options: QuantizeOptions, *, as_j
             hint="add --calibration FOLDER with samples, or --calibration random to try it",
         )
     output = options.output or Path(f"{loaded.name}-int8.onnx")
-    _check_target(Path(source), output)
+    check_target(Path(source), output)
     with contextlib.ExitStack() as stack:
         # Opened before the work, which takes minutes: an output that cannot be written is reported at once.
         model_file = stack.enter_context(files.atomic_path(output))
         report_file = stack.enter_context(files.atomic_path(options.report_path)) if options.report_path else None
-        result: Quantized | QuantizedModel
-        if has_real_scales:
-            result, text = _with_real_scales(console, loaded, options, labelled)
-        else:
-            result, text = _with_powers_of_two(console, loaded, options)
+        conversion = open_conversion(console, loaded, options)
+        result = conversion()
         document = result.document() | {"file": str(output)}
         model_file.write_bytes(result.source.proto.SerializeToString(deterministic=True))
         if report_file:
             report_file.write_bytes(files.canonical_json(document))
-    return Result([*text, f"{output}: sha256:{result.source.sha256}"], document, as_json)
+    return Result([*render_text(result), f"{output}: sha256:{result.source.sha256}"], document, as_json)
 
 
-def _has_real_scales(options: QuantizeOptions) -> bool:
-    """Whether scales are real numbers, as the processor allows.
+def open_conversion(
+    console: Console, loaded: SourceModel, options: QuantizeOptions
+) -> Callable[[], Quantized | QuantizedModel]:
+    """Check all that can be checked before the work; return what does the work.
 
     Raises:
-        InputError: An option is for the other form.
+        InputError: The options, the samples or the data do not fit the model or each other.
     """
     from toolchain import quantize as quantizing
-    from toolchain.quantize import real_scales
-
-    is_real = False
-    if options.processor:
-        from toolchain.backends import BACKENDS
-
-        is_real = not BACKENDS[options.processor].int8_template
-    hint = "add --for cpu, or another backend that multiplies by real scales"
-    if not is_real and (names := options.accuracy.names):
-        raise InputError(f"{names[0]} is not supported with powers of two as scales", hint=hint)
-    methods = real_scales.CALIBRATORS if is_real else [*quantizing.METHODS, "file"]
-    if options.method and options.method not in methods:
-        form = "real scales" if is_real else "powers of two as scales"
-        raise InputError(
-            f"--method {options.method} is not supported with {form}", hint=f"use one of {', '.join(methods)}"
-        )
-    return is_real
-
-
-def _with_powers_of_two(
-    console: Console, loaded: SourceModel, options: QuantizeOptions
-) -> tuple[Quantized, list[str | Table]]:
-    from toolchain import quantize as quantizing
+    from toolchain.pipeline import quantize as real
 
     settings = quantizing.Settings(options.method or "", options.exclude, random=options.is_random)
-    result = quantizing.quantized(loaded, _samples(loaded, options), settings, console.say)
-    return result, _render_text(result)
-
-
-def _with_real_scales(
-    console: Console, loaded: SourceModel, options: QuantizeOptions, labelled: SampleRequest | None
-) -> tuple[QuantizedModel, list[str | Table]]:
-    from toolchain.pipeline import quantize as quantizing
-    from toolchain.quantize import Settings
-
-    settings = Settings(options.method or "", options.exclude, random=options.is_random)
-    accuracy = options.accuracy
-    request = quantizing.QuantizeRequest(
-        loaded, _samples(loaded, options), settings, labelled, accuracy.most_lost, accuracy.least_snr_db
+    samples, accuracy = _samples(loaded, options), options.accuracy
+    if not options.has_real_scales:
+        real.read_all(samples, loaded.name, console.say)
+        return functools.partial(quantizing.quantized, loaded, samples, settings, console.say)
+    request = real.QuantizeRequest(
+        loaded, samples, settings, accuracy.labelled(), accuracy.most_lost, accuracy.least_snr_db
     )
-    result = quantizing.quantize(request, console.say)
-    return result, _render_real(result)
+    return functools.partial(real.quantize, real.prepare(request, console.say), console.say)
 
 
-def _check_target(source: Path, output: Path) -> None:
+def check_target(source: Path, output: Path) -> None:
     """Check that the output replaces at most the result of an earlier run.
 
     Raises:
@@ -247,7 +244,13 @@ def _samples(loaded: SourceModel, options: QuantizeOptions) -> Sequence[Tensors]
 # --- text ------------------------------------------------------------------------------------------------------
 
 
-def _render_text(result: Quantized) -> list[str | Table]:
+def render_text(result: Quantized | QuantizedModel) -> list[str | Table]:
+    from toolchain.quantize import Quantized
+
+    return _render_powers(result) if isinstance(result, Quantized) else _render_real(result)
+
+
+def _render_powers(result: Quantized) -> list[str | Table]:
     if result.unchanged:
         return [f"{result.source.name} has int8 convolutions with powers of two as scales: it is left as it is"]
     heads = ("LAYER", "SNR", "INPUT", "WEIGHT", "OUTPUT", "SHIFT", "RESIDUAL")

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from toolchain.progress import Progress, Step, stage
 from toolchain.quantize import Settings, network
 from toolchain.quantize.calibrate import Probe
 from toolchain.quantize.float_layers import Budget, Choice, FloatLayer, choose
-from toolchain.quantize.real_scales import CALIBRATORS, Layer, Quantizer, calibrate, float_network
+from toolchain.quantize.real_scales import CALIBRATORS, FloatNetwork, Layer, Quantizer, calibrate, float_network
 from toolchain.quantize.write import Written
 from toolchain.tensors import Tensors, TensorSpec
 
@@ -90,19 +91,37 @@ class QuantizedModel:
         return own | lists | {"model": self.source.name, "sha256": self.source.sha256}
 
 
-def quantize(request: QuantizeRequest, tell: Progress) -> QuantizedModel:
+@dataclass(frozen=True)
+class Prepared:
+    """A model that can be quantized, with samples and a metric that fit it."""
+
+    request: QuantizeRequest
+    floats: FloatNetwork
+    scorer: _Scorer | None
+
+
+def prepare(request: QuantizeRequest, tell: Progress) -> Prepared:
+    """Check what can be checked before the work.
+
+    Raises:
+        InputError: The model cannot be quantized, or samples, data or metric do not fit it.
+    """
+    read_all(request.samples, request.source.name, tell)
+    tell(stage("simplifying the model"))
+    floats = float_network(request.source, request.settings.exclude)
+    return Prepared(request, floats, _Scorer(request.source, request.labelled, tell) if request.labelled else None)
+
+
+def quantize(prepared: Prepared, tell: Progress) -> QuantizedModel:
     """Quantize a model.
 
     Raises:
-        InputError: The model cannot be quantized, or samples, data or metric do not fit it; all that is checked first.
+        InputError: ONNX Runtime cannot compute the model or quantize it, or the metric has no score.
         RegressionError: Only a float model is within the limit.
     """
+    request, floats, scorer = prepared.request, prepared.floats, prepared.scorer
     source, settings = request.source, request.settings
     method = settings.method or next(iter(CALIBRATORS))
-    _read_all(request.samples, source.name, tell)
-    tell(stage("simplifying the model"))
-    floats = float_network(source, settings.exclude)
-    scorer = _Scorer(source, request.labelled, tell) if request.labelled else None
     tell(f"quantizing {len(floats.layers)} layers of {source.name} with {len(request.samples)} sample(s)")
     quantizer = Quantizer(floats, calibrate(floats, request.samples, method, tell))
     comparison = _OutputComparison(floats.proto, request.samples)
@@ -183,7 +202,7 @@ def _warnings(request: QuantizeRequest, snr_db: float | None) -> tuple[str, ...]
     return tuple(filter(None, warnings))
 
 
-def _read_all(samples: Sequence[Tensors], name: str, tell: Progress) -> None:
+def read_all(samples: Sequence[Tensors], name: str, tell: Progress) -> None:
     """Read each sample once: a damaged one must not end the work after minutes."""
     if not len(samples):
         raise InputError(f"there are no samples to quantize {name} with")
@@ -262,7 +281,11 @@ class _Scorer:
         first = call(self._reader.inputs(self._samples[0]))
         specs = [TensorSpec(name, first[name].shape, str(first[name].dtype)) for name in source.output_names]
         self.metric.check(self._reader, specs)
-        self._float = self._side(REFERENCE, call)
+        self._call = call
+
+    @cached_property
+    def _float(self) -> Side:
+        return self._side(REFERENCE, self._call)
 
     def _side(self, name: str, call: Callable[[Tensors], Tensors]) -> Side:
         scores = []

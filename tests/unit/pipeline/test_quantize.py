@@ -38,7 +38,7 @@ def uneven():
 def quantized(proto, folder, samples=SAMPLES, **more):
     lines = []
     request = QuantizeRequest(source.load(nets.save(proto, folder)), samples, more.pop("settings", Settings()), **more)
-    return quantizing.quantize(request, lines.append), lines
+    return quantizing.quantize(quantizing.prepare(request, lines.append), lines.append), lines
 
 
 def test_without_a_limit_all_layers_are_int8(tmp_path):

@@ -57,7 +57,7 @@ class MeanPrecision(Metric):
                 if not all(math.isfinite(number) for number in numbers):
                     return None
                 key = names.get(category) if isinstance(category, str) else _whole(category)
-                if key not in self.categories:
+                if key is None or key not in self.categories:
                     raise InputError(
                         f"{self.boxes.name} returned a box of category {category!r}, which the data do not have",
                         details=f"sample: {sample}\ncategories: {', '.join(names)[:500]}",

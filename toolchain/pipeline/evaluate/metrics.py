@@ -84,9 +84,10 @@ def compare_sums(
     metric: Metric, first: Sequence[Score], second: Sequence[Score], total: Callable[[NDArray[Any]], NDArray[Any]]
 ) -> Loss:
     """Compare a figure that follows from the sums of the counts, [..., counts]; more is better."""
-    summands = np.vstack([counts(first), counts(second)])
-    if np.array_equal(*np.split(summands, 2)):
+    sides = counts(first), counts(second)
+    if np.array_equal(sides[0], sides[1]):
         return NO_LOSS
+    summands = np.vstack(sides)
     loss = compare_totals(
         lambda weights: total(weights @ summands), len(first), metric.changed(first, second), summands.shape[1]
     )

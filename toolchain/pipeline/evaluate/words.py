@@ -56,4 +56,4 @@ class WordErrorRate(Metric):
 def _accuracy(sums: NDArray[Any]) -> NDArray[np.float64]:
     """Return the negated rate of sums [..., errors and words]; without words, each word that is too many counts."""
     errors, words = np.moveaxis(np.asarray(sums, np.float64), -1, 0)
-    return -errors / np.maximum(words, 1)
+    return np.asarray(-errors / np.maximum(words, 1), np.float64)
