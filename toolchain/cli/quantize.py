@@ -31,6 +31,7 @@ _REPORT = json_kind("a report of `quantize`", "layers", "top1_agreement")
 _RANDOM = "random"
 _SAMPLES = 64
 _RANDOM_SAMPLES = 8
+_NEXT = 5  # layers in int8 that a table has
 
 
 @dataclass(frozen=True)
@@ -315,9 +316,35 @@ def _render_real(result: QuantizedModel) -> list[str | Table]:
         rows.append((metric.metric, f"{sides}: {loss} lost ({interval}), {metric.samples} samples"))
     if result.limit:
         rows.append(("limit", f"{result.limit}; with all layers in int8: {before}"))
-    kept = [(layer.name, layer.operator, _gain(layer.gives_back, unit)) for layer in result.kept]
-    table: list[str | Table] = [Table(kept, ("FLOAT LAYER", "OPERATOR", "GIVES BACK")), ""] if kept else []
-    return [*table, Table(rows), *(f"warning: {text}" for text in result.warnings)]
+    if correction := result.bias_correction:
+        kept = "corrected" if correction.is_better else "left as they are"
+        noises = f"{-correction.with_db:.2f} dB with correction, {-correction.without_db:.2f} dB without"
+        rows.append(("biases", f"{kept}: {noises}, with all layers in int8"))
+    return [*_layer_table(result), Table(rows), *(f"warning: {text}" for text in result.warnings)]
+
+
+def _layer_table(result: QuantizedModel) -> list[str | Table]:
+    """Return a table of the layers that stay float, and of the others with the most noise; empty without a choice."""
+    kept = [
+        (
+            layer.name,
+            layer.operator,
+            "float",
+            _gain(layer.gives_back, result.unit),
+            _share(layer.noise),
+            _share(layer.time_share),
+        )
+        for layer in result.kept
+    ]
+    noises = result.noises
+    others = sorted((layer for layer in result.layers if layer.name in noises), key=lambda layer: -noises[layer.name])
+    rest = [(layer.name, layer.operator, "int8", "-", _share(noises[layer.name]), "-") for layer in others[:_NEXT]]
+    heads = ("LAYER", "OPERATOR", "COMPUTED IN", "GIVES BACK", "NOISE", "TIME")
+    return [Table([*kept, *rest], heads, numbers=[4, 5]), ""] if kept else []
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"
 
 
 def _gain(gain: float | None, unit: str) -> str:

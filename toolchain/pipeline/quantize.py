@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -63,6 +63,18 @@ class MetricLoss:
 
 
 @dataclass(frozen=True)
+class BiasCorrection:
+    """The noise of the outputs over the signal, in dB, without corrected biases and with them."""
+
+    without_db: float
+    with_db: float
+
+    @property
+    def is_better(self) -> bool:
+        return self.with_db < self.without_db
+
+
+@dataclass(frozen=True)
 class QuantizedModel:
     """A model in QDQ form with real scales, and how near it is to the float model."""
 
@@ -72,6 +84,8 @@ class QuantizedModel:
     layers: tuple[Layer, ...]  # those that compute in int8
     kept: tuple[FloatLayer, ...]  # those that stay float for the budget
     excluded: tuple[str, ...]  # those that the user excluded
+    noises: Mapping[str, float]  # share of the noise that goes away if one layer is float, where that was measured
+    bias_correction: BiasCorrection | None  # None where there is no noise
     output_snr_db: float | None  # signal over noise; None where they are equal
     top1_agreement: float | None  # share of samples with the same best class; None without classes
     metric: MetricLoss | None
@@ -82,9 +96,15 @@ class QuantizedModel:
 
     def document(self) -> dict[str, Any]:
         """Return all but the model itself, as JSON has it."""
-        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "source"}
+        names = (field.name for field in dataclasses.fields(self) if field.name not in {"source", "noises"})
+        own = {name: getattr(self, name) for name in names}
         lists = {
-            "layers": [{"name": layer.name, "operator": layer.operator} for layer in self.layers],
+            "layers": [
+                {"name": layer.name, "operator": layer.operator, "noise": self.noises.get(layer.name)}
+                for layer in self.layers
+            ],
+            "bias_correction": self.bias_correction
+            and dataclasses.asdict(self.bias_correction) | {"kept": self.bias_correction.is_better},
             "kept": [dataclasses.asdict(layer) for layer in self.kept],
             "metric": self.metric and self.metric.document(),
         }
@@ -125,6 +145,7 @@ def quantize(prepared: Prepared, tell: Progress) -> QuantizedModel:
     tell(f"quantizing {len(floats.layers)} layers of {source.name} with {len(request.samples)} sample(s)")
     quantizer = Quantizer(floats, calibrate(floats, request.samples, method, tell))
     comparison = _OutputComparison(floats.proto, request.samples)
+    quantizer, correction = _correct_biases(quantizer, comparison, request.samples, tell)
     choice = _choose(request, quantizer, comparison, scorer, tell)
     names = {layer.name for layer in choice.layers} if choice else set()
     proto = quantizer.quantized(names)
@@ -138,6 +159,8 @@ def quantize(prepared: Prepared, tell: Progress) -> QuantizedModel:
         layers=tuple(layer for layer in floats.layers if layer.name not in names),
         kept=choice.layers if choice else (),
         excluded=settings.exclude,
+        noises=choice.noises if choice else {},
+        bias_correction=correction,
         output_snr_db=accuracy.output,
         top1_agreement=accuracy.agreement,
         metric=scorer.result(proto) if scorer else None,
@@ -146,6 +169,18 @@ def quantize(prepared: Prepared, tell: Progress) -> QuantizedModel:
         before=_before(request, choice),
         warnings=_warnings(request, accuracy.output),
     )
+
+
+def _correct_biases(
+    quantizer: Quantizer, comparison: _OutputComparison, samples: Sequence[Tensors], tell: Progress
+) -> tuple[Quantizer, BiasCorrection | None]:
+    """Correct biases if that makes the outputs of the samples better."""
+    other = quantizer.corrected(samples, tell)
+    noises = [comparison.noise(candidate.quantized()) for candidate in (quantizer, other)]
+    if min(noises) <= 0 or not all(map(math.isfinite, noises)):
+        return quantizer, None
+    correction = BiasCorrection(*(round(10 * math.log10(noise), 2) for noise in noises))
+    return other if correction.is_better else quantizer, correction
 
 
 def _choose(

@@ -47,7 +47,7 @@ def test_without_a_limit_all_layers_are_int8(tmp_path):
     assert (result.kept, result.limit, result.before, result.metric) == ((), "", None, None)
     assert result.output_snr_db > 25
     assert "quantizing 4 layers of net with 8 sample(s)" in lines
-    assert result.document()["layers"][0] == {"name": "c1", "operator": "Conv"}
+    assert result.document()["layers"][0] == {"name": "c1", "operator": "Conv", "noise": None}
 
 
 def test_outputs_with_much_noise_are_warned_of(tmp_path):
