@@ -19,9 +19,8 @@ _FLOAT_BYTES = 4
 def estimate(graph: Graph, node: onnx.NodeProto) -> float:
     """Return the estimated time of a convolution or product, in multiply-adds."""
     weight = graph.array(node.input[1])
-    inputs, outputs = (graph.shapes.get(name, ()) for name in (node.input[0], node.output[0]))
-    # A column of a matrix, or a filter, is used for each element of the output.
-    filters = weight.shape[0] if node.op_type == "Conv" else math.prod(outputs[-1:])
-    multiply_adds = math.prod(outputs) * weight.size / max(filters, 1) if outputs else weight.size
-    moved = _FLOAT_BYTES * (weight.size + math.prod(inputs) + math.prod(outputs))
-    return max(float(multiply_adds), _MULTIPLY_ADDS_PER_BYTE * moved)
+    outputs = graph.shapes.get(node.output[0], (0,))
+    read, written = math.prod(graph.shapes.get(node.input[0], (0,))), math.prod(outputs)
+    # For each element of the output, a filter or a column of the matrix is multiplied.
+    count = weight.shape[0] if node.op_type == "Conv" else max(outputs[-1], 1)
+    return max(written * weight.size / count, _MULTIPLY_ADDS_PER_BYTE * _FLOAT_BYTES * (weight.size + read + written))
