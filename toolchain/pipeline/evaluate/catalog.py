@@ -68,7 +68,7 @@ def _open_with_function(name: str, dataset: Dataset, postprocess: str) -> Metric
     if name == words.NAME:
         return WordErrorRate(name, _digest(function), "points", 100.0, -1.0, text=function)
     if not dataset.categories:
-        raise InputError(f"the metric {name} needs a COCO file, and {dataset.path} is none", hint="--data FILE.json")
+        raise InputError(f"the metric {name} needs a COCO file, not {dataset.path}", hint="--data FILE.json")
     names = files.sha256_bytes(files.canonical_json(sorted(dataset.categories.items())))
     digest = f"{_digest(function)}\n{names}"
     return MeanPrecision(name, digest, "points", 100.0, categories=dataset.categories, boxes=function)

@@ -84,7 +84,7 @@ def read(path: Path, pictures: Path | None = None) -> Dataset:
     """
     suffix = path.suffix.lower()
     if pictures and (path.is_dir() or suffix != ".json"):
-        raise InputError(f"--pictures is for a COCO file, and {path} is none", hint="leave --pictures out")
+        raise InputError(f"--pictures is for a COCO file, not for {path}", hint="leave --pictures out")
     if path.is_dir():
         dataset = _of_folder(path)
     elif not path.is_file():
