@@ -84,14 +84,18 @@ def test_a_sound_build_loses_nothing(good, desk, tmp_path):
     assert not any((tmp_path / "root/releases").iterdir()), "the device keeps nothing"
 
 
-@pytest.mark.parametrize("fault", ["layout", "mean", "saturation"])
-def test_planted_faults_are_significant(fault, desk, tmp_path):
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [("layout", "channels last: a wrong layout"), ("mean", "a wrong mean"), ("saturation", "saturation")],
+)
+def test_planted_faults_are_significant_and_named(fault, cause, desk, tmp_path):
     files = ["--junit", tmp_path / "e.xml", "--html", tmp_path / "e.html", "--most-lost", 0]
     outcome, report = evaluated(desk.built(fault), desk, tmp_path, *files)
     assert outcome.code == 6, outcome.err
     assert report["verdict"] == "worse"
     assert report["comparisons"][0]["low"] > 0
     assert "float.onnx is another file than model.onnx" in report["warnings"][0]
+    assert cause in report["warnings"][1]
     changed = report["changed"][0]
     sample = next(sample for sample in report["samples"] if sample["name"] == changed)
     assert sample["reference"]["answer"] == sample["label"] != sample["device"]["answer"]
@@ -268,7 +272,7 @@ def test_a_deploy_in_int8_that_cannot_be_contacts_no_device(desk, tmp_path, monk
         ([*int8, *top1, "--accuracy-budget", 1, "--labels", tmp_path / "names.txt"], "class 'frame'.*frames"),
         ([*int8, *top1[:2], "--data", tmp_path / "empty"], "there are no samples"),
         (
-            [*int8, "--accuracy-budget", 1, *top1, "--board", "pynq", "--host", "me@127.0.0.1:1"],
+            [*int8, "--accuracy-budget", 1, *top1, "--board", "vta-sim"],
             "--accuracy-budget is not supported with powers",
         ),
     ]
@@ -393,13 +397,13 @@ def test_words_of_tones(tmp_path, monkeypatch):
         values = [nets.value("x", (1, length))], [nets.value("y", (1, 4))]
         proto = nets.model([nets.node("MatMul", ["x", "w"], ["y"])], *values, {"w": tones * np.float32(loudness)})
         onnx.save(proto, tmp_path / f"{name}.onnx")
-        (tmp_path / name).mkdir()
-        built = bundles.of_model(proto, tmp_path / name, {"x": np.ones((1, length), np.float32)})
-        words = ["--data", "all.csv", "--metric", "wer", "--preprocess", "tones:read", "--postprocess", "tones:text"]
-        words += ["--model", "good.onnx", "--most-lost", 1, "--root", tmp_path / "root", "--json", tmp_path / "r.json"]
-        outcome = toolchain("evaluate", built.folder, *words)
-        assert outcome.code == (0 if name == "good" else 6), outcome.err
-        report = json.loads((tmp_path / "r.json").read_text())
-        assert report["sides"][0]["value"] == 0
-        said = "the device answers (no words)"
-        assert any(said in warning for warning in report["warnings"]) is (name == "quiet")
+    (tmp_path / "quiet").mkdir()
+    built = bundles.of_model(proto, tmp_path / "quiet", {"x": np.ones((1, length), np.float32)})
+    words = ["--data", "all.csv", "--metric", "wer", "--preprocess", "tones:read", "--postprocess", "tones:text"]
+    words += ["--model", "good.onnx", "--most-lost", 1, "--root", tmp_path / "root", "--json", tmp_path / "report.json"]
+    outcome = toolchain("evaluate", built.folder, *words)
+    assert outcome.code == 6, outcome.err
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert [side["value"] for side in report["sides"]] == [0, 100]
+    assert any("the device answers (no words)" in warning for warning in report["warnings"])
+    assert any("multiplied by 0.5" in warning for warning in report["warnings"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from toolchain.errors import InputError, VerificationError
 from toolchain.models.series import Series
 from toolchain.pipeline.evaluate import data, functions
 from toolchain.pipeline.evaluate.catalog import open_metric
+from toolchain.pipeline.evaluate.causes import MOST_SAMPLES, Case
 from toolchain.pipeline.evaluate.data import Dataset, Reader, Sample
 from toolchain.pipeline.evaluate.functions import UserFunction
 from toolchain.pipeline.evaluate.metrics import Metric, Score
@@ -87,6 +88,7 @@ class Scoring:
     reader: Reader
     metric: Metric
     manifest: Manifest
+    first: list[Case] = field(default_factory=list, compare=False)  # of the device, which may explain a loss
 
     @property
     def samples(self) -> Sequence[Sample]:
@@ -116,12 +118,13 @@ class Scoring:
             interrupts.check()
             part = samples[piece.start : piece.stop]
             sampled = sampling.run_all(release, Series(len(part), functools.partial(_take, self.reader, part)))
-            yield [
-                self.score(
-                    tensors.cut({key: value[row] for key, value in sampled.outputs.items()}, outputs), sample, DEVICE
-                )
-                for row, sample in enumerate(part)
+            rows = [
+                tensors.cut({key: value[row] for key, value in sampled.outputs.items()}, outputs)
+                for row in range(len(part))
             ]
+            for sample, row in zip(part, rows[: MOST_SAMPLES - len(self.first)], strict=False):
+                self.first.append(Case(self.reader.inputs(sample), row))
+            yield [self.score(row, sample, DEVICE) for row, sample in zip(rows, part, strict=True)]
 
 
 def _take(reader: Reader, samples: Sequence[Sample], indices: range) -> dict[str, NDArray[Any]]:
