@@ -406,4 +406,3 @@ def test_words_of_tones(tmp_path, monkeypatch):
     report = json.loads((tmp_path / "report.json").read_text())
     assert [side["value"] for side in report["sides"]] == [0, 100]
     assert any("the device answers (no words)" in warning for warning in report["warnings"])
-    assert any("multiplied by 0.5" in warning for warning in report["warnings"])

@@ -1,7 +1,7 @@
 """Likely causes of a loss on the device: what ONNX Runtime computes if the input, or the output, has a common fault.
 
 The device's outputs for a few samples are compared with those of the same model with each fault. A fault is named only
-if it explains nearly all of the difference, in all of these samples.
+if it explains nearly all of the difference.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ Change = Callable[[NDArray[Any]], NDArray[Any]]
 MOST_SAMPLES = 4
 _LEAST_DIFFERENCE = 1e-3  # of the outputs' length: below, there is nothing to explain
 _UNEXPLAINED = 0.1  # share of the difference that a named fault may leave
+_LEAST_LENGTH = 1e-30  # of outputs: they may be zeros
 _PICTURE = 4  # axes
 _TRIALS = 80  # of a scale and an offset
 _HOPELESS = 1e6  # instead of infinity, which no search gets away from
@@ -82,8 +83,8 @@ def _fault_of_input(unexplained: Callable[[Change], float], *, is_picture: bool)
     if fit.fun >= _UNEXPLAINED:
         return ""
     scale, offset = fit.x
-    change = f"multiplied by {scale:.3g} and {offset:.3g} is added"
-    return f"the device computes what the reference does if the input is {change}: a wrong mean or scale"
+    formula = f"multiplied by {scale:.3g} and {offset:.3g} is added"
+    return f"the device computes what the reference does if the input is {formula}: a wrong mean or scale"
 
 
 def _changed(value: NDArray[Any], change: Change) -> NDArray[Any]:
@@ -113,13 +114,14 @@ def _clipped(exact: Tensors, actual: Tensors) -> dict[str, NDArray[Any]]:
 
 
 def _distance(first: Sequence[Tensors], second: Sequence[Tensors]) -> float:
-    """Return the largest relative difference of a sample's outputs; infinite if their shapes differ, 0 of nothing."""
-    distances = [0.0]
+    """Return the relative difference of outputs, over all samples; infinite if their shapes differ, 0 of nothing."""
+    length = error = 0.0
     for expected, actual in zip(first, second, strict=True):
         if {name: value.shape for name, value in expected.items()} != {key: arr.shape for key, arr in actual.items()}:
             return np.inf
-        pairs = [(value.astype(np.float64), actual[name]) for name, value in expected.items()]
-        length = sum(float(np.square(value).sum()) for value, _ in pairs)
-        error = sum(float(np.square(value - other).sum()) for value, other in pairs)
-        distances.append(float(np.sqrt(error / max(length, 1e-30))))
-    return float(np.max(distances)) if np.isfinite(distances).all() else np.inf
+        for name, value in expected.items():
+            exact = value.astype(np.float64)
+            length += float(np.square(exact).sum())
+            error += float(np.square(exact - actual[name]).sum())
+    ratio = float(np.sqrt(error / max(length, _LEAST_LENGTH)))
+    return ratio if np.isfinite(ratio) else np.inf
