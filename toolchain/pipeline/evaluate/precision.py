@@ -175,12 +175,12 @@ class _Curve:
         of_boxes = weights[:, self.pictures]
         total, everything = np.zeros(len(weights)), np.cumsum(of_boxes, axis=1)
         for hits, ignored in zip(self.hits, self.ignored, strict=True):
-            at = np.flatnonzero(hits)
-            if not len(at):
+            columns = np.flatnonzero(hits)
+            if not len(columns):
                 continue
             boxes = np.cumsum(np.where(ignored, 0.0, of_boxes), axis=1) if ignored.any() else everything
-            right = np.cumsum(of_boxes[:, at], axis=1)
-            precision = right / (boxes[:, at] + np.spacing(1))
+            right = np.cumsum(of_boxes[:, columns], axis=1)
+            precision = right / (boxes[:, columns] + np.spacing(1))
             best = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]  # with at least this recall
             steps = _steps(right / objects[:, None])
             total += (best * np.diff(steps, axis=1, prepend=0)).sum(axis=1)

@@ -42,9 +42,9 @@ class WordErrorRate(Metric):
             )
         compared = extras.load("jiwer").process_words(target.label, text)
         errors = compared.substitutions + compared.deletions + compared.insertions
-        words = compared.hits + compared.substitutions + compared.deletions
-        rate = float(-_accuracy(np.array([errors, words])))
-        return Score(rate, text.strip() or _NOTHING, 0.0, (errors, words))
+        count = compared.hits + compared.substitutions + compared.deletions
+        rate = float(-_accuracy(np.array([errors, count])))
+        return Score(rate, text.strip() or _NOTHING, 0.0, (errors, count))
 
     def total(self, scores: Sequence[Score]) -> float:
         return self.scale * float(-_accuracy(counts(scores).sum(axis=0)))
@@ -55,5 +55,5 @@ class WordErrorRate(Metric):
 
 def _accuracy(sums: NDArray[Any]) -> NDArray[np.float64]:
     """Return the negated rate of sums [..., errors and words]; without words, each word that is too many counts."""
-    errors, words = np.moveaxis(np.asarray(sums, np.float64), -1, 0)
-    return np.asarray(-errors / np.maximum(words, 1), np.float64)
+    errors, counted = np.moveaxis(np.asarray(sums, np.float64), -1, 0)
+    return np.asarray(-errors / np.maximum(counted, 1), np.float64)
