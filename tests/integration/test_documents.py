@@ -191,6 +191,8 @@ python -c 'import numpy; numpy.savez("x.npz", x=numpy.zeros((1, 3, 224, 224), "f
     "docs/evaluate.md": [
         ("toolchain evaluate", Shown("test_evaluate.py runs such evaluations")),
         ("# mymetrics.py", Shown("test_evaluate.py calls such functions")),
+        ("# mypostprocess.py", Shown("test_evaluate.py calls such functions")),
+        ("toolchain evaluate detector.tar", Shown("test_evaluate.py runs such evaluations")),
         ("toolchain deploy int8.onnx", Shown("test_evaluate.py deploys with such a file")),
         ('data = "pictures"', Shown("test_evaluate.py deploys with such a file")),
     ],
@@ -258,6 +260,7 @@ toolchain deploy mlp""",
     "docs/quantize.md": [
         ("toolchain quantize model.onnx --for cpu --calibration pictures/  ", Run({"--min-snr 30": "--min-snr 10"})),
         ("toolchain quantize model.onnx --for cpu", Shown("it needs labels; test_quantize.py has a budget")),
+        ("toolchain deploy model.onnx --int8", Shown("it needs labels; test_evaluate.py deploys so")),
     ],
     "docs/report.md": [
         (

@@ -84,14 +84,18 @@ def test_a_sound_build_loses_nothing(good, desk, tmp_path):
     assert not any((tmp_path / "root/releases").iterdir()), "the device keeps nothing"
 
 
-@pytest.mark.parametrize("fault", ["layout", "mean", "saturation"])
-def test_planted_faults_are_significant(fault, desk, tmp_path):
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [("layout", "channels last: a wrong layout"), ("mean", "a wrong mean"), ("saturation", "saturation")],
+)
+def test_planted_faults_are_significant_and_named(fault, cause, desk, tmp_path):
     files = ["--junit", tmp_path / "e.xml", "--html", tmp_path / "e.html", "--most-lost", 0]
     outcome, report = evaluated(desk.built(fault), desk, tmp_path, *files)
     assert outcome.code == 6, outcome.err
     assert report["verdict"] == "worse"
     assert report["comparisons"][0]["low"] > 0
     assert "float.onnx is another file than model.onnx" in report["warnings"][0]
+    assert cause in report["warnings"][1]
     changed = report["changed"][0]
     sample = next(sample for sample in report["samples"] if sample["name"] == changed)
     assert sample["reference"]["answer"] == sample["label"] != sample["device"]["answer"]
@@ -224,6 +228,61 @@ def test_a_deploy_refuses_a_release_that_loses_too_much(desk, tmp_path):
     assert json.loads(toolchain("status", "--root", tmp_path / "root", "--json", "-").out)["current"] == current
 
 
+def test_a_deploy_in_int8_within_a_budget(desk, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "evaluation.toml").write_text(f'data = "{desk.folder / "test"}"\nmetric = "top1"\nmost_lost = 20\n')
+    words = [
+        "--int8",
+        desk.folder / "train",
+        "--accuracy-budget",
+        1,
+        "--metric",
+        "top1",
+        "--data",
+        desk.folder / "test",
+    ]
+    words += ["--limit", 40, "--evaluate", "evaluation.toml", "--root", tmp_path / "root", "--budget", 0, "--json"]
+    report = json.loads(done("deploy", desk.folder / "float.onnx", *words).out)
+    quantized = report["quantized"]
+    assert (quantized["file"], [layer["operator"] for layer in quantized["layers"]]) == ("float-int8.onnx", ["Gemm"])
+    assert (quantized["metric"]["samples"], quantized["limit"]) == (40, "a loss of 1 points of top1")
+    assert report["model"] == "float-int8"
+    assert report["evaluation"]["device"] == 100
+    same = tmp_path / "same.onnx"
+    done("quantize", desk.folder / "float.onnx", "--for", "cpu", "--calibration", desk.folder / "train", "-o", same)
+    assert same.read_bytes() == (tmp_path / "float-int8.onnx").read_bytes()
+
+
+def test_a_deploy_in_int8_that_cannot_be_contacts_no_device(desk, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("toolchain.cli.device.open_device", lambda *_, **__: pytest.fail("the device was contacted"))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged/0.png").write_bytes(b"no picture")
+    (tmp_path / "names.txt").write_text("bars\ncolumns\ndisc\nframes\n")
+    int8, top1 = ["--int8", desk.folder / "train"], ["--metric", "top1", "--data", desk.folder / "test"]
+    cases = [
+        (["--int8", tmp_path / "none"], "there is no folder"),
+        (["--int8", tmp_path / "empty"], "there are no samples in"),
+        (["--int8", tmp_path / "damaged"], "cannot read the image.*0.png"),
+        (["--accuracy-budget", 1, *top1], "--accuracy-budget needs --int8"),
+        (["--data", desk.folder], "--data needs --int8"),
+        ([*int8, "--accuracy-budget", 1], "--accuracy-budget needs --metric and --data"),
+        ([*int8, "--accuracy-budget", 1, "--min-snr", 30, *top1], "cannot be combined"),
+        ([*int8, *top1, "--accuracy-budget", 1, "--labels", tmp_path / "names.txt"], "class 'frame'.*frames"),
+        ([*int8, *top1[:2], "--data", tmp_path / "empty"], "there are no samples"),
+        (
+            [*int8, "--accuracy-budget", 1, *top1, "--board", "vta-sim"],
+            "--accuracy-budget is not supported with powers",
+        ),
+    ]
+    for words, message in cases:
+        outcome = toolchain("deploy", desk.folder / "float.onnx", "--root", tmp_path / "root", *words)
+        assert outcome.code == 2, (words, outcome.err)
+        assert all(part in outcome.err for part in message.split(".*")), (message, outcome.err)
+    assert not list(tmp_path.glob("*.onnx"))
+
+
 @pytest.mark.parametrize(
     ("text", "phrase"),
     [
@@ -273,3 +332,77 @@ def test_pixels_of_pictures(tmp_path, monkeypatch):
         report = json.loads((tmp_path / "report.json").read_text())
         assert report["sides"][0]["value"] == 100
         assert len(report["changed"]) == (0 if name == "good" else 30)
+
+
+def test_boxes_of_pictures(tmp_path, monkeypatch):
+    """A network that finds a bright square by its brightest row and column, and one that reads them exchanged."""
+    monkeypatch.chdir(tmp_path)
+    stream = np.random.default_rng(0)
+    images, annotations = [], []
+    (tmp_path / "pictures").mkdir()
+    for number in range(30):
+        left, top = stream.integers(0, 12, 2).tolist()
+        picture = np.zeros((16, 16), np.uint8)
+        picture[top : top + 4, left : left + 4] = 200
+        Image.fromarray(picture).save(tmp_path / f"pictures/{number}.png")
+        images.append({"id": number, "file_name": f"{number}.png"})
+        annotations.append({"id": number, "image_id": number, "category_id": 5, "bbox": [left, top, 4, 4]})
+    table = {"images": images, "annotations": annotations, "categories": [{"id": 5, "name": "square"}]}
+    (tmp_path / "squares.json").write_text(json.dumps(table))
+    (tmp_path / "squares.py").write_text(
+        "import numpy as np\nfrom PIL import Image\n\n\ndef read(path):\n"
+        "    return np.asarray(Image.open(path), np.float32)[None, None]\n\n\n"
+        "def boxes(outputs, path):\n"
+        "    left, top = (int(np.argmax(outputs[name].reshape(-1) > 100)) for name in ('columns', 'rows'))\n"
+        "    return [([left, top, 4, 4], 0.9, 'square')]\n"
+    )
+    shape = (1, 1, 16, 16)
+    for name, axes in {"good": (2, 3), "exchanged": (3, 2)}.items():
+        nodes = [
+            nets.node("ReduceMax", ["x"], [output], axes=[axis], keepdims=0)
+            for output, axis in zip(("columns", "rows"), axes, strict=True)
+        ]
+        outputs = [nets.value(output, (1, 1, 16)) for output in ("columns", "rows")]
+        proto = nets.model(nodes, [nets.value("x", shape)], outputs, {})
+        onnx.save(proto, tmp_path / f"{name}.onnx")
+        (tmp_path / name).mkdir()
+        built = bundles.of_model(proto, tmp_path / name, {"x": np.ones(shape, np.float32)})
+        words = ["--data", "squares.json", "--pictures", "pictures", "--metric", "map", "--preprocess", "squares:read"]
+        words += ["--postprocess", "squares:boxes", "--most-lost", 1, "--json", tmp_path / "report.json"]
+        outcome = toolchain("evaluate", built.folder, *words, "--model", "good.onnx", "--root", tmp_path / "root")
+        assert outcome.code == (0 if name == "good" else 6), outcome.err
+        report = json.loads((tmp_path / "report.json").read_text())
+        assert report["sides"][0]["value"] == pytest.approx(100)
+        assert report["samples"][0]["reference"]["answer"] == "1 of 1 objects"
+        assert bool(report["changed"]) is (name == "exchanged")
+
+
+def test_words_of_tones(tmp_path, monkeypatch):
+    """A network that hears four tones in a sound, each a word, and one that hears them half as loud."""
+    monkeypatch.chdir(tmp_path)
+    stream, length = np.random.default_rng(0), 64
+    tones = np.sin(np.outer(np.arange(length), 2 * np.pi * np.array([3, 5, 8, 13]) / length)).astype(np.float32)
+    names, lines = ("do", "re", "mi", "fa"), ["file,transcript"]
+    for number in range(40):
+        heard = np.flatnonzero(stream.random(4) < 0.6)
+        (tmp_path / f"{number}.f32").write_bytes((tones[:, heard].sum(axis=1)).astype(np.float32).tobytes())
+        lines.append(f"{number}.f32,{' '.join([names[tone] for tone in heard])}")
+    (tmp_path / "all.csv").write_text("\n".join(lines) + "\n")
+    (tmp_path / "tones.py").write_text(
+        "import numpy as np\n\n\ndef read(path):\n    return np.fromfile(path, np.float32)[None]\n\n\n"
+        "def text(outputs, path):\n"
+        "    return ' '.join(np.array('do re mi fa'.split())[outputs['y'].reshape(-1) > 20])\n"
+    )
+    for name, loudness in {"good": 1, "quiet": 0.5}.items():
+        values = [nets.value("x", (1, length))], [nets.value("y", (1, 4))]
+        proto = nets.model([nets.node("MatMul", ["x", "w"], ["y"])], *values, {"w": tones * np.float32(loudness)})
+        onnx.save(proto, tmp_path / f"{name}.onnx")
+    (tmp_path / "quiet").mkdir()
+    built = bundles.of_model(proto, tmp_path / "quiet", {"x": np.ones((1, length), np.float32)})
+    words = ["--data", "all.csv", "--metric", "wer", "--preprocess", "tones:read", "--postprocess", "tones:text"]
+    words += ["--model", "good.onnx", "--most-lost", 1, "--root", tmp_path / "root", "--json", tmp_path / "report.json"]
+    outcome = toolchain("evaluate", built.folder, *words)
+    assert outcome.code == 6, outcome.err
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert [side["value"] for side in report["sides"]] == [0, 100]
+    assert any("the device answers (no words)" in warning for warning in report["warnings"])

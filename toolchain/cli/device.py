@@ -16,6 +16,7 @@ from toolchain.cli import common, completion, connection, declare, helptext, tun
 from toolchain.cli.connection import SlotOptions, StatusOptions, open_device
 from toolchain.cli.console import Console, Result, with_next
 from toolchain.cli.gathering import gather, option, record, same
+from toolchain.cli.int8 import Int8Options, OpenedConversion
 from toolchain.cli.pictures import PictureOptions
 from toolchain.cli.registry import RegistryOptions
 from toolchain.device.rate import LEAST_PERIOD_S, LOADS, LONGEST_PERIOD_S, LONGEST_S, Load, Rate
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from toolchain.device import trust
     from toolchain.device.application import Trial
     from toolchain.device.store import Generation
+    from toolchain.models.request import Model
     from toolchain.pipeline.evaluate import Requirement
     from toolchain.pipeline.run import RunRequest
 
@@ -54,6 +56,7 @@ class DeployOptions:
         metavar="FILE.toml",
         help="Run your own samples on the device, and refuse a release that loses more than this file allows.",
     )
+    int8: Int8Options = record(Int8Options)
     trials: int | None = option(
         "--trials", type=click.IntRange(min=1), help="Tune the model first, with N trials; see `toolchain tune`."
     )
@@ -78,6 +81,7 @@ class DeployOptions:
         if self.output and built and Path(source).is_dir():
             raise InputError("-o keeps a new bundle, but this is already a bundle", hint="leave -o out")
         self.registry.check(source)
+        self.int8.check(source)
         fixing = {"--shape": self.model.shapes, "--dim": self.model.dims, "--fix": self.model.fixed}
         fixing |= {"--state": self.model.states, "--pre": self.pictures.pre, "--post": self.pictures.post}
         fixing["--max-ram"] = (str(self.compiling.max_ram),) if self.compiling.max_ram else ()
@@ -95,7 +99,7 @@ class DeployOptions:
         if self.trials and self.compiling.no_records:
             raise InputError("--no-records ignores the records that --trials makes", hint="leave one of them out")
 
-    def requirement(self, source: str) -> Requirement | None:
+    def requirement(self, source: str, conversion: OpenedConversion | None) -> Requirement | None:
         """Read the file of --evaluate.
 
         Raises:
@@ -110,7 +114,11 @@ class DeployOptions:
         if is_built(source):
             return requirement
         fixed = common.parse_fixed(self.model.fixed)
-        return requirement.of_model(evaluate.ModelFiles(source, fixed=fixed, seed=self.model.seed))
+        requirement = requirement.of_model(evaluate.ModelFiles(source, fixed=fixed, seed=self.model.seed))
+        if conversion and not requirement.files.compiled:
+            files = dataclasses.replace(requirement.files, compiled=str(conversion.path))
+            requirement = dataclasses.replace(requirement, files=files)
+        return requirement
 
     def tune_options(self, trials: int) -> tuning.TuneOptions:
         """Return the options of `tune` for the tuning before the build."""
@@ -145,7 +153,7 @@ def deploy(console: Console, /, source: str, options: DeployOptions) -> Result:
 def run_deploy(console: Console, source: str, options: DeployOptions) -> Result:
     """Deploy a model; `board add` does it as well, as a test."""
     from toolchain import bundle
-    from toolchain.pipeline.deploy import Job, deploy_model
+    from toolchain.pipeline.deploy import Conversion, Job, deploy_model
     from toolchain.pipeline.source import BundleSource, is_built
     from toolchain.progress import Stages
 
@@ -156,27 +164,37 @@ def run_deploy(console: Console, source: str, options: DeployOptions) -> Result:
         options = dataclasses.replace(options, device=options.device.for_bundle(source))
     device, board = options.device, options.device.board(**options.compiling.kernels.precision)
     entry = device.device(board)
+    floats = options.pictures.add_to(options.model.model(source, options.inputs))
+    conversion = options.int8.open(console, floats, board, options.model, options.inputs.labels)
     connection.announce(entry, board, device, console.say)
-    request = options.compiling.request(
-        options.pictures.add_to(options.model.model(source, options.inputs)),
-        board,
-        console.say,
-        options.toolchain,
-        emulated=entry.emulated,
-        threads=options.measuring.threads,
-    )
+    stages, access = Stages(console.say), options.registry.access()
+
+    def bundle_source(model: Model) -> BundleSource:
+        request = options.compiling.request(
+            model,
+            board,
+            console.say,
+            options.toolchain,
+            emulated=entry.emulated,
+            threads=options.measuring.threads,
+        )
+        return BundleSource(request, stages, access, options.samples, options.unchecked)
+
+    requirement = options.requirement(source, conversion)
+    given = bundle_source(floats)
+    if conversion:
+        source, options = str(conversion.path), dataclasses.replace(options, model=conversion.options(options.model))
     settings = options.measuring.settings(options.inputs.labels, options.tolerance, options.samples)
     job = Job(
-        source=BundleSource(
-            request, Stages(console.say), options.registry.access(), options.samples, options.unchecked
-        ),
+        source=bundle_source(conversion.model) if conversion else given,
         connect=functools.partial(open_device, board, device, progress=console.say, makes_slot=True),
         settings=dataclasses.replace(settings, library=options.library, unchecked=options.unchecked),
         folder=options.output,
+        conversion=Conversion(given, conversion.write) if conversion else None,
         tune=functools.partial(tuning.run_tune, console, source, options.tune_options(options.trials))
         if options.trials
         else None,
-        requirement=options.requirement(source),
+        requirement=requirement,
         warnings=lambda connected, facts: connection.cpu_warnings(connected, facts, device, options.measuring.threads),
     )
     report = dataclasses.replace(deploy_model(job), board_reason=device.resolve().reason)

@@ -14,7 +14,7 @@ from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather, option, record, same
 from toolchain.cli.registry import RegistryOptions
 from toolchain.cli.reports import JUNIT, PAGE, json_kind, write_reports
-from toolchain.cli.samples import METRICS, SampleOptions
+from toolchain.cli.samples import DATA, METRICS, SampleOptions
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class EvaluateOptions:
         "--data",
         type=common.PATH,
         required=True,
-        help="Samples: a folder with a folder for each class, a .csv file of files and labels, or .npz files.",
+        help=f"Samples: {DATA}.",
     )
     metric: str = option(
         "--metric",
@@ -46,6 +46,8 @@ class EvaluateOptions:
     labels: Path | None = same(SampleOptions, "labels")
     preprocess: str = same(SampleOptions, "preprocess")
     limit: int | None = same(SampleOptions, "limit")
+    postprocess: str = same(SampleOptions, "postprocess")
+    pictures: Path | None = same(SampleOptions, "pictures")
     most_lost: float | None = option(
         "--most-lost",
         metavar="POINTS",
@@ -90,7 +92,13 @@ def evaluate(console: Console, /, source: str, options: EvaluateOptions) -> Resu
             access=options.registry.access(),
         ),
         samples=evaluating.SampleRequest(
-            options.data, options.metric, options.labels, options.preprocess, options.limit
+            options.data,
+            options.metric,
+            options.labels,
+            options.preprocess,
+            options.limit,
+            options.postprocess,
+            options.pictures,
         ),
         files=evaluating.ModelFiles(
             str(options.model or ""), str(options.compiled or ""), common.parse_fixed(options.fixed), options.seed

@@ -25,15 +25,15 @@ _SUBJECTS = {
     ROLLOUT: "--waves --parallel --stop-after --success-threshold --roll-back --state",
     LIMITS: "--base --least --worst --confidence --peak-memory --load-time --package-size --retrained"
     " --allow-emulated --metric --most-lost",
-    QUANTIZATION: "--calibration --method --exclude",
-    ACCURACY: "--min-snr",
     MODEL: "--shape --dim --fix --state --seed --input --stream --steps --image --pre --post --labels --data --limit"
-    " --preprocess --model --compiled",
+    " --preprocess --postprocess --pictures --model --compiled",
     TUNING: "--tuner --trials --trials-per-task --early-stop --time-budget --op --fresh --boards --tracker --key"
     " --prune --no-compare",
     TRIALS: "--number --repeat --min-repeat-ms --cooldown --cache-flush --timeout --build-timeout",
     COMPILATION: "--toolchain --records --no-records --emulated --modelled --without --no-winograd --float16"
     " --half-sums --bfloat16 --gpu --cl-option --cost --max-ram",
+    QUANTIZATION: "--calibration --method --exclude",
+    ACCURACY: "--min-snr",
     VERIFICATION: "--tolerance --samples --evaluate --unchecked",
     MEASUREMENT: "--budget --rounds --round-ms --runs --threads --no-pin --energy --against",
     RATE: "--period --for --deadline --load --fifo --mlock",

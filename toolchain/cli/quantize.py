@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import click
 
@@ -18,7 +19,7 @@ from toolchain.errors import InputError
 from toolchain.report import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from toolchain.models.inputs import Convert
     from toolchain.models.source import SourceModel
@@ -31,11 +32,15 @@ _REPORT = json_kind("a report of `quantize`", "layers", "top1_agreement")
 _RANDOM = "random"
 _SAMPLES = 64
 _RANDOM_SAMPLES = 8
+_NEXT = 5  # layers in int8 that a table has
 
 
 @dataclass(frozen=True)
 class AccuracyOptions:
     """How much int8 may lose, and on which data."""
+
+    budget_name: ClassVar[str] = "--budget"
+    remedy: ClassVar[str] = "add --for cpu, or another backend that multiplies by real scales"
 
     most_lost: float | None = option(
         "--budget",
@@ -55,7 +60,7 @@ class AccuracyOptions:
     @property
     def names(self) -> list[str]:
         """Names of the options that are set."""
-        limits = {"--budget": self.most_lost, "--min-snr": self.least_snr_db}
+        limits = {self.budget_name: self.most_lost, "--min-snr": self.least_snr_db}
         return [*(name for name, limit in limits.items() if limit is not None), *self.samples.names]
 
     def labelled(self) -> SampleRequest | None:
@@ -65,11 +70,11 @@ class AccuracyOptions:
             InputError: The options cannot be combined, or one of them needs another one.
         """
         if self.most_lost is not None and self.least_snr_db is not None:
-            raise InputError("--budget and --min-snr cannot be combined", hint="leave one of them out")
+            raise InputError(f"{self.budget_name} and --min-snr cannot be combined", hint="leave one of them out")
         request = self.samples.request()
         if self.most_lost is not None and not request:
             raise InputError(
-                "--budget needs --metric and --data",
+                f"{self.budget_name} needs --metric and --data",
                 hint="for example --metric top1 --data FOLDER; without labels, use --min-snr DB",
             )
         return request
@@ -115,6 +120,32 @@ class QuantizeOptions:
     model: common.ModelOptions = record(common.ModelOptions)
 
     @property
+    def has_real_scales(self) -> bool:
+        """Whether scales are real numbers, as the processor allows."""
+        from toolchain.backends import BACKENDS
+
+        return bool(self.processor) and not BACKENDS[self.processor or ""].int8_template
+
+    def check(self) -> None:
+        """Check what the options say without the model.
+
+        Raises:
+            InputError: They cannot be combined, or one of them is for the other form of scales.
+        """
+        from toolchain import quantize as quantizing
+        from toolchain.quantize import real_scales
+
+        self.accuracy.labelled()
+        if not self.has_real_scales and (names := self.accuracy.names):
+            raise InputError(f"{names[0]} is not supported with powers of two as scales", hint=self.accuracy.remedy)
+        methods = real_scales.CALIBRATORS if self.has_real_scales else [*quantizing.METHODS, "file"]
+        if self.method and self.method not in methods:
+            form = "real scales" if self.has_real_scales else "powers of two as scales"
+            raise InputError(
+                f"--method {self.method} is not supported with {form}", hint=f"use one of {', '.join(methods)}"
+            )
+
+    @property
     def is_random(self) -> bool:
         """Whether the samples are random numbers."""
         return self.calibration in {None, _RANDOM}
@@ -134,11 +165,9 @@ def quantize(console: Console, /, source: str, options: QuantizeOptions, *, as_j
     from toolchain.models import source as model
     from toolchain.pipeline import pictures
 
-    labelled = options.accuracy.labelled()
-    has_real_scales = _has_real_scales(options)
+    options.check()
     request = options.model.model(source)
     loaded = model.load_request(request)
-    convert = pictures.of_model(request, loaded.inputs)
     for line in loaded.guessed:
         console.say(line)
     model.check_memory(loaded)
@@ -148,85 +177,45 @@ def quantize(console: Console, /, source: str, options: QuantizeOptions, *, as_j
             hint="add --calibration FOLDER with samples, or --calibration random to try it",
         )
     output = options.output or Path(f"{loaded.name}-int8.onnx")
-    _check_target(Path(source), output)
+    check_target(Path(source), output)
     with contextlib.ExitStack() as stack:
         # Opened before the work, which takes minutes: an output that cannot be written is reported at once.
         model_file = stack.enter_context(files.atomic_path(output))
         report_file = stack.enter_context(files.atomic_path(options.report_path)) if options.report_path else None
-        result: Quantized | QuantizedModel
-        if has_real_scales:
-            result, text = _with_real_scales(console, loaded, options, labelled, convert)
-        else:
-            result, text = _with_powers_of_two(console, loaded, options, convert)
+        conversion = open_conversion(console, loaded, options, pictures.of_model(request, loaded.inputs))
+        result = conversion()
         document = result.document() | {"file": str(output)}
         model_file.write_bytes(result.source.proto.SerializeToString(deterministic=True))
         if report_file:
             report_file.write_bytes(files.canonical_json(document))
-    return Result([*text, f"{output}: sha256:{result.source.sha256}"], document, as_json)
+    return Result([*render_text(result), f"{output}: sha256:{result.source.sha256}"], document, as_json)
 
 
-def _has_real_scales(options: QuantizeOptions) -> bool:
-    """Whether scales are real numbers, as the processor allows.
+def open_conversion(
+    console: Console, loaded: SourceModel, options: QuantizeOptions, convert: Convert | None
+) -> Callable[[], Quantized | QuantizedModel]:
+    """Check all that can be checked before the work; return what does the work.
+
+    `convert` is what pictures become; None stands for the usual ImageNet preprocessing.
 
     Raises:
-        InputError: An option is for the other form.
+        InputError: The options, the samples or the data do not fit the model or each other.
     """
     from toolchain import quantize as quantizing
-    from toolchain.quantize import real_scales
-
-    is_real = False
-    if options.processor:
-        from toolchain.backends import BACKENDS
-
-        is_real = not BACKENDS[options.processor].int8_template
-    hint = "add --for cpu, or another backend that multiplies by real scales"
-    if not is_real and (names := options.accuracy.names):
-        raise InputError(f"{names[0]} is not supported with powers of two as scales", hint=hint)
-    methods = real_scales.CALIBRATORS if is_real else [*quantizing.METHODS, "file"]
-    if options.method and options.method not in methods:
-        form = "real scales" if is_real else "powers of two as scales"
-        raise InputError(
-            f"--method {options.method} is not supported with {form}", hint=f"use one of {', '.join(methods)}"
-        )
-    return is_real
-
-
-def _with_powers_of_two(
-    console: Console, loaded: SourceModel, options: QuantizeOptions, convert: Convert | None
-) -> tuple[Quantized, list[str | Table]]:
-    from toolchain import quantize as quantizing
+    from toolchain.pipeline import quantize as real
 
     settings = quantizing.Settings(options.method or "", options.exclude, random=options.is_random)
-    result = quantizing.quantized(loaded, _samples(loaded, options, convert), settings, console.say)
-    return result, _render_text(result)
-
-
-def _with_real_scales(
-    console: Console,
-    loaded: SourceModel,
-    options: QuantizeOptions,
-    labelled: SampleRequest | None,
-    convert: Convert | None,
-) -> tuple[QuantizedModel, list[str | Table]]:
-    from toolchain.pipeline import quantize as quantizing
-    from toolchain.quantize import Settings
-
-    settings = Settings(options.method or "", options.exclude, random=options.is_random)
-    accuracy = options.accuracy
-    request = quantizing.QuantizeRequest(
-        loaded,
-        _samples(loaded, options, convert),
-        settings,
-        labelled,
-        accuracy.most_lost,
-        accuracy.least_snr_db,
-        convert,
+    samples, accuracy = _samples(loaded, options, convert), options.accuracy
+    if not options.has_real_scales:
+        real.read_all(samples, loaded.name, console.say)
+        return functools.partial(quantizing.quantized, loaded, samples, settings, console.say)
+    request = real.QuantizeRequest(
+        loaded, samples, settings, accuracy.labelled(), accuracy.most_lost, accuracy.least_snr_db, convert
     )
-    result = quantizing.quantize(request, console.say)
-    return result, _render_real(result)
+    return functools.partial(real.quantize, real.prepare(request, console.say), console.say)
 
 
-def _check_target(source: Path, output: Path) -> None:
+def check_target(source: Path, output: Path) -> None:
     """Check that the output replaces at most the result of an earlier run.
 
     Raises:
@@ -261,7 +250,13 @@ def _samples(loaded: SourceModel, options: QuantizeOptions, convert: Convert | N
 # --- text ------------------------------------------------------------------------------------------------------
 
 
-def _render_text(result: Quantized) -> list[str | Table]:
+def render_text(result: Quantized | QuantizedModel) -> list[str | Table]:
+    from toolchain.quantize import Quantized
+
+    return _render_powers(result) if isinstance(result, Quantized) else _render_real(result)
+
+
+def _render_powers(result: Quantized) -> list[str | Table]:
     if result.unchanged:
         return [f"{result.source.name} has int8 convolutions with powers of two as scales: it is left as it is"]
     heads = ("LAYER", "SNR", "INPUT", "WEIGHT", "OUTPUT", "SHIFT", "RESIDUAL")
@@ -326,9 +321,35 @@ def _render_real(result: QuantizedModel) -> list[str | Table]:
         rows.append((metric.metric, f"{sides}: {loss} lost ({interval}), {metric.samples} samples"))
     if result.limit:
         rows.append(("limit", f"{result.limit}; with all layers in int8: {before}"))
-    kept = [(layer.name, layer.operator, _gain(layer.gives_back, unit)) for layer in result.kept]
-    table: list[str | Table] = [Table(kept, ("FLOAT LAYER", "OPERATOR", "GIVES BACK")), ""] if kept else []
-    return [*table, Table(rows), *(f"warning: {text}" for text in result.warnings)]
+    if correction := result.bias_correction:
+        kept = "corrected" if correction.is_better else "left as they are"
+        noises = f"{-correction.with_db:.2f} dB with correction, {-correction.without_db:.2f} dB without"
+        rows.append(("biases", f"{kept}: {noises}, with all layers in int8"))
+    return [*_layer_table(result), Table(rows), *(f"warning: {text}" for text in result.warnings)]
+
+
+def _layer_table(result: QuantizedModel) -> list[str | Table]:
+    """Return a table of the layers that stay float, and of the others with the most noise; empty without a choice."""
+    kept = [
+        (
+            layer.name,
+            layer.operator,
+            "float",
+            _gain(layer.gives_back, result.unit),
+            _share(layer.noise),
+            _share(layer.time_share),
+        )
+        for layer in result.kept
+    ]
+    noises = result.noises
+    others = sorted((layer for layer in result.layers if layer.name in noises), key=lambda layer: -noises[layer.name])
+    rest = [(layer.name, layer.operator, "int8", "-", _share(noises[layer.name]), "-") for layer in others[:_NEXT]]
+    heads = ("LAYER", "OPERATOR", "COMPUTED IN", "GIVES BACK", "NOISE", "TIME")
+    return [Table([*kept, *rest], heads, numbers=[4, 5]), ""] if kept else []
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"
 
 
 def _gain(gain: float | None, unit: str) -> str:

@@ -15,7 +15,8 @@ from toolchain.errors import InputError
 if TYPE_CHECKING:
     from toolchain.pipeline.evaluate import SampleRequest
 
-METRICS = "top1, top5, miou, cosine, mse, or module:function for a function of your own project"
+DATA = "a folder with a folder for each class, a .csv file of files and labels, a COCO file of boxes, or .npz files"
+METRICS = "top1, top5, miou, map, wer, cosine, mse, or module:function for a function of your own project"
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,7 @@ class SampleOptions:
         "--data",
         type=common.PATH,
         subject=helptext.ACCURACY,
-        help="Samples for the metric: a folder with a folder for each class, a .csv file of files and labels, or .npz "
-        "files.",
+        help=f"Samples for the metric: {DATA}.",
     )
     metric: str | None = option(
         "--metric", metavar="METRIC", subject=helptext.ACCURACY, help=f"What is compared: {METRICS}."
@@ -45,6 +45,19 @@ class SampleOptions:
         "--limit", type=click.IntRange(min=1), help="Use N samples, spread evenly over the data. Default: all."
     )
 
+    postprocess: str = option(
+        "--postprocess",
+        default="",
+        metavar="MODULE:FUNCTION",
+        help="Function of your project that makes boxes (map) or a text (wer) of the outputs.",
+    )
+    pictures: Path | None = option(
+        "--pictures",
+        type=common.PATH,
+        metavar="FOLDER",
+        help="Folder of the pictures of a COCO file. Default: the file's own.",
+    )
+
     @property
     def names(self) -> list[str]:
         """Names of the options that are set."""
@@ -54,6 +67,8 @@ class SampleOptions:
             "--labels": self.labels,
             "--preprocess": self.preprocess,
             "--limit": self.limit,
+            "--postprocess": self.postprocess,
+            "--pictures": self.pictures,
         }
         return [name for name, value in options.items() if value]
 
@@ -66,7 +81,15 @@ class SampleOptions:
         from toolchain.pipeline.evaluate import SampleRequest
 
         if self.data and self.metric:
-            return SampleRequest(self.data, self.metric, self.labels, self.preprocess, self.limit)
+            return SampleRequest(
+                self.data,
+                self.metric,
+                self.labels,
+                self.preprocess,
+                self.limit,
+                self.postprocess,
+                self.pictures,
+            )
         if self.names:
             missing = "--data" if self.metric else "--metric"
             raise InputError(f"{self.names[0]} needs {missing}", hint="for example: --metric top1 --data FOLDER")

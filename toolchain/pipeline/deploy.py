@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from toolchain import temporary
 from toolchain.bundle import Bundle, check_board
@@ -36,6 +36,14 @@ Connect = Callable[[], AbstractContextManager[ConnectedDevice]]
 
 
 @dataclass(frozen=True)
+class Conversion:
+    """A float model that becomes int8 on the way."""
+
+    floats: BundleSource
+    write: Callable[[], Mapping[str, Any]]  # writes the file that is built; returns what `quantize --json` says
+
+
+@dataclass(frozen=True)
 class Job:
     """A deploy as a user requests it."""
 
@@ -43,6 +51,7 @@ class Job:
     connect: Connect  # is called twice: for the checks before the build, and for the deploy
     settings: Settings
     folder: Path | None = None  # where the bundle is kept; None to keep none
+    conversion: Conversion | None = None  # writes the model of `source`
     tune: Callable[[], object] | None = None  # tunes the model before it is built
     requirement: Requirement | None = None  # what the release must keep on the user's samples, or it is refused
     # Returns what else makes the result doubtful
@@ -60,8 +69,14 @@ def deploy_model(job: Job) -> Report:
     with temporary.folder() as scratch, contextlib.ExitStack() as stack:
         folder = job.folder or Path(scratch) / "bundle"
         # Records that the build will use may be made only now, by tuning.
-        checkable = replace(source, request=replace(source.request, records=None)) if job.tune else source
+        given = job.conversion.floats if job.conversion else source
+        checkable = replace(given, request=replace(given.request, records=None)) if job.tune else given
+        checked: Bundle | Loaded | None
         checked = preflight.before_deploy(checkable, folder, job.connect, job.settings.labels)
+        quantized = None
+        if job.conversion:
+            with stages.timed("quantize"):
+                quantized, checked = job.conversion.write(), None
         if job.tune:
             job.tune()
         bundle, runner = obtain_with_runner(source, folder, checked)
@@ -77,7 +92,7 @@ def deploy_model(job: Job) -> Report:
         settings = replace(job.settings, accept=acceptance)
         report = deploy_bundle(bundle, runner, device, settings, stages, source.own_inputs)
         evaluation = acceptance.evaluation if acceptance else None
-        return replace(report, warnings=job.warnings(device, report.facts), evaluation=evaluation)
+        return replace(report, warnings=job.warnings(device, report.facts), evaluation=evaluation, quantized=quantized)
 
 
 @dataclass

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from toolchain.progress import Progress, Step, stage
 from toolchain.quantize import Settings, network
 from toolchain.quantize.calibrate import Probe
 from toolchain.quantize.float_layers import Budget, Choice, FloatLayer, choose
-from toolchain.quantize.real_scales import CALIBRATORS, Layer, Quantizer, calibrate, float_network
+from toolchain.quantize.real_scales import CALIBRATORS, FloatNetwork, Layer, Quantizer, calibrate, float_network
 from toolchain.quantize.write import Written
 from toolchain.tensors import Tensors, TensorSpec
 
@@ -64,6 +65,18 @@ class MetricLoss:
 
 
 @dataclass(frozen=True)
+class BiasCorrection:
+    """The noise of the outputs over the signal, in dB, without corrected biases and with them."""
+
+    without_db: float
+    with_db: float
+
+    @property
+    def is_better(self) -> bool:
+        return self.with_db < self.without_db
+
+
+@dataclass(frozen=True)
 class QuantizedModel:
     """A model in QDQ form with real scales, and how near it is to the float model."""
 
@@ -73,6 +86,8 @@ class QuantizedModel:
     layers: tuple[Layer, ...]  # those that compute in int8
     kept: tuple[FloatLayer, ...]  # those that stay float for the budget
     excluded: tuple[str, ...]  # those that the user excluded
+    noises: Mapping[str, float]  # share of the noise that goes away if one layer is float, where that was measured
+    bias_correction: BiasCorrection | None  # None where there is no noise
     output_snr_db: float | None  # signal over noise; None where they are equal
     top1_agreement: float | None  # share of samples with the same best class; None without classes
     metric: MetricLoss | None
@@ -83,31 +98,57 @@ class QuantizedModel:
 
     def document(self) -> dict[str, Any]:
         """Return all but the model itself, as JSON has it."""
-        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "source"}
+        names = (field.name for field in dataclasses.fields(self) if field.name not in {"source", "noises"})
+        own = {name: getattr(self, name) for name in names}
         lists = {
-            "layers": [{"name": layer.name, "operator": layer.operator} for layer in self.layers],
+            "layers": [
+                {"name": layer.name, "operator": layer.operator, "noise": self.noises.get(layer.name)}
+                for layer in self.layers
+            ],
+            "bias_correction": self.bias_correction
+            and dataclasses.asdict(self.bias_correction) | {"kept": self.bias_correction.is_better},
             "kept": [dataclasses.asdict(layer) for layer in self.kept],
             "metric": self.metric and self.metric.document(),
         }
         return own | lists | {"model": self.source.name, "sha256": self.source.sha256}
 
 
-def quantize(request: QuantizeRequest, tell: Progress) -> QuantizedModel:
+@dataclass(frozen=True)
+class Prepared:
+    """A model that can be quantized, with samples and a metric that fit it."""
+
+    request: QuantizeRequest
+    floats: FloatNetwork
+    scorer: _Scorer | None
+
+
+def prepare(request: QuantizeRequest, tell: Progress) -> Prepared:
+    """Check what can be checked before the work.
+
+    Raises:
+        InputError: The model cannot be quantized, or samples, data or metric do not fit it.
+    """
+    read_all(request.samples, request.source.name, tell)
+    tell(stage("simplifying the model"))
+    floats = float_network(request.source, request.settings.exclude)
+    scorer = _Scorer(request.source, request.labelled, request.convert, tell) if request.labelled else None
+    return Prepared(request, floats, scorer)
+
+
+def quantize(prepared: Prepared, tell: Progress) -> QuantizedModel:
     """Quantize a model.
 
     Raises:
-        InputError: The model cannot be quantized, or samples, data or metric do not fit it; all that is checked first.
+        InputError: ONNX Runtime cannot compute the model or quantize it, or the metric has no score.
         RegressionError: Only a float model is within the limit.
     """
+    request, floats, scorer = prepared.request, prepared.floats, prepared.scorer
     source, settings = request.source, request.settings
     method = settings.method or next(iter(CALIBRATORS))
-    _read_all(request.samples, source.name, tell)
-    tell(stage("simplifying the model"))
-    floats = float_network(source, settings.exclude)
-    scorer = _Scorer(source, request.labelled, request.convert, tell) if request.labelled else None
     tell(f"quantizing {len(floats.layers)} layers of {source.name} with {len(request.samples)} sample(s)")
     quantizer = Quantizer(floats, calibrate(floats, request.samples, method, tell))
     comparison = _OutputComparison(floats.proto, request.samples)
+    quantizer, correction = _correct_biases(quantizer, comparison, request.samples, tell)
     choice = _choose(request, quantizer, comparison, scorer, tell)
     names = {layer.name for layer in choice.layers} if choice else set()
     proto = quantizer.quantized(names)
@@ -121,6 +162,8 @@ def quantize(request: QuantizeRequest, tell: Progress) -> QuantizedModel:
         layers=tuple(layer for layer in floats.layers if layer.name not in names),
         kept=choice.layers if choice else (),
         excluded=settings.exclude,
+        noises=choice.noises if choice else {},
+        bias_correction=correction,
         output_snr_db=accuracy.output,
         top1_agreement=accuracy.agreement,
         metric=scorer.result(proto) if scorer else None,
@@ -129,6 +172,18 @@ def quantize(request: QuantizeRequest, tell: Progress) -> QuantizedModel:
         before=_before(request, choice),
         warnings=_warnings(request, accuracy.output),
     )
+
+
+def _correct_biases(
+    quantizer: Quantizer, comparison: _OutputComparison, samples: Sequence[Tensors], tell: Progress
+) -> tuple[Quantizer, BiasCorrection | None]:
+    """Correct biases if that makes the outputs of the samples better."""
+    other = quantizer.corrected(samples, tell)
+    noises = [comparison.noise(candidate.quantized()) for candidate in (quantizer, other)]
+    if min(noises) <= 0 or not all(map(math.isfinite, noises)):
+        return quantizer, None
+    correction = BiasCorrection(*(round(10 * math.log10(noise), 2) for noise in noises))
+    return other if correction.is_better else quantizer, correction
 
 
 def _choose(
@@ -185,7 +240,7 @@ def _warnings(request: QuantizeRequest, snr_db: float | None) -> tuple[str, ...]
     return tuple(filter(None, warnings))
 
 
-def _read_all(samples: Sequence[Tensors], name: str, tell: Progress) -> None:
+def read_all(samples: Sequence[Tensors], name: str, tell: Progress) -> None:
     """Read each sample once: a damaged one must not end the work after minutes."""
     if not len(samples):
         raise InputError(f"there are no samples to quantize {name} with")
@@ -264,7 +319,11 @@ class _Scorer:
         first = call(self._reader.inputs(self._samples[0]))
         specs = [TensorSpec(name, first[name].shape, str(first[name].dtype)) for name in source.output_names]
         self.metric.check(self._reader, specs)
-        self._float = self._side(REFERENCE, call)
+        self._call = call
+
+    @cached_property
+    def _float(self) -> Side:
+        return self._side(REFERENCE, self._call)
 
     def _side(self, name: str, call: Callable[[Tensors], Tensors]) -> Side:
         scores = []

@@ -50,6 +50,7 @@ class Report:
     modelled: Modelled | None = None  # times of an accelerator by a model of it
     application: Started | None = None  # how the device's application started on the release
     evaluation: Evaluation | None = None  # of the user's samples, which the release had to pass; None without them
+    quantized: Mapping[str, Any] | None = None  # the int8 file that --int8 wrote, as `quantize --json` has it
     fidelity: Fidelity | None = None  # the comparison of many inputs; None if one was compared
     unchecked: bool = False  # whether the release was deployed without a reference, so that its outputs may be wrong
     verified: Verified | None = None  # the signatures that the device verified; None if it requires none
@@ -100,6 +101,7 @@ class Report:
             "fidelity": fidelity,
             "pictures": asdict(self.pictures) if self.pictures else None,
             "evaluation": self.evaluation.summary() if self.evaluation else None,
+            "quantized": self.quantized,
             "latency_ms": asdict(measured.latency),
             "periodic": periodic.document(measured.run.periodic, measured.latency.median)
             if measured.run.periodic

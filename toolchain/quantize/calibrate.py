@@ -59,7 +59,7 @@ class Probe:
     def run(self, sample: Tensors) -> dict[str, NDArray[Any]]:
         """Return the wanted tensors for one set of inputs."""
         try:
-            values = self._session.run(self._tensors, dict(sample))
+            values = self._session.run(self._tensors, dict(sample)) if self._tensors else []
         except Exception as fault:  # as above
             raise _error(fault) from fault
         tensors = {name: np.asarray(value) for name, value in zip(self._tensors, values, strict=True)}

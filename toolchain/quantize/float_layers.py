@@ -1,8 +1,8 @@
 """Chooses the layers of a quantized network that stay float, so that its loss is within a budget.
 
-Layers are ordered by the noise that goes away if one of them stays float: a loss of answers is too coarse for one
-layer. If there is no time to try each layer, groups of neighbours are tried, and those that gain most are halved. As
-many layers as needed stay float, in this order, and then each is tried once more without.
+Layers are ordered by the noise that goes away if one of them stays float, for the time that it takes in floats: a loss
+of answers is too coarse for one layer. If there is no time to try each layer, groups of neighbours are tried, and those
+that gain most are halved. As many layers as needed stay float, in this order, and then each is tried once more without.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import onnx
 
@@ -42,20 +42,31 @@ class FloatLayer:
     name: str
     operator: str
     gives_back: float | None
+    noise: float | None = None  # share of the noise that goes away if this layer alone is float; None: not measured
+    time_share: float = 0.0  # of the layers' estimated time in floats
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The layers that stay float, those that give back most first, and the loss if none of them did."""
+    """The layers that stay float, those that give back most first, and the loss if none of them did.
+
+    `noises` has the share of the noise for each layer that was measured by itself, by name.
+    """
 
     layers: tuple[FloatLayer, ...]
     loss_of_all: float
+    noises: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class _Group:
     layers: tuple[Layer, ...]
-    gain: float  # for each layer
+    noise: float  # that goes away if all of them are float
+
+    @property
+    def gain(self) -> float:
+        """How much noise goes away for the time that they take."""
+        return self.noise / sum(layer.work for layer in self.layers)
 
 
 def choose(
@@ -87,6 +98,8 @@ class _Search:
         self._tell = tell
         self._clock = clock
         self._began = clock()
+        self._noises: dict[str, float] = {}
+        self._work = sum(layer.work for layer in quantizer.layers)
 
     def run(self) -> Choice:
         loss = self._loss([])
@@ -95,8 +108,12 @@ class _Search:
         order = self._order()
         kept = self._fewest(order)
         if len(kept) == len(order):
-            return Choice(tuple(FloatLayer(layer.name, layer.operator, None) for layer in kept), loss)
-        return Choice(self._needed(kept), loss)
+            return Choice(tuple(self._float_layer(layer, None) for layer in kept), loss, self._noises)
+        return Choice(self._needed(kept), loss, self._noises)
+
+    def _float_layer(self, layer: Layer, gives_back: float | None) -> FloatLayer:
+        share = round(layer.work / self._work, _DIGITS)
+        return FloatLayer(layer.name, layer.operator, gives_back, self._noises.get(layer.name), share)
 
     def _has_time(self, limit_s: float) -> bool:
         return self._clock() - self._began < limit_s
@@ -122,13 +139,16 @@ class _Search:
             single = sum(len(group.layers) == 1 for group in groups)
             self._tell(Step("measuring what each layer loses", single, len(layers), "layers"))
             part = waiting.pop(0)
-            groups.append(_Group(part, (noise - self._noise(self._network(part))) / len(part)))
+            groups.append(_Group(part, noise - self._noise(self._network(part))))
             large = [group for group in groups if len(group.layers) > 1]
             if not waiting and large and self._has_time(_RANKING_S):
                 worst = max(large, key=lambda group: group.gain)
                 groups.remove(worst)
                 middle = len(worst.layers) // 2
                 waiting += [worst.layers[:middle], worst.layers[middle:]]
+        if noise > 0:
+            alone = (group for group in groups if len(group.layers) == 1)
+            self._noises = {group.layers[0].name: round(group.noise / noise, _DIGITS) for group in alone}
         groups.sort(key=lambda group: group.gain, reverse=True)
         return [layer for group in groups for layer in group.layers]
 
@@ -162,5 +182,5 @@ class _Search:
             else:
                 gain = loss_without - loss
                 gains[layer.name] = round(gain, _DIGITS) if math.isfinite(gain) else None
-        layers = [FloatLayer(layer.name, layer.operator, gains.get(layer.name)) for layer in kept]
+        layers = [self._float_layer(layer, gains.get(layer.name)) for layer in kept]
         return tuple(sorted(layers, key=lambda layer: math.inf if layer.gives_back is None else -layer.gives_back))

@@ -10,6 +10,7 @@ reads tensors before they are rounded.
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import logging
 import warnings
@@ -26,8 +27,8 @@ from toolchain.models import ort, protos
 from toolchain.models.ort import onnxruntime
 from toolchain.models.source import SourceModel
 from toolchain.progress import Progress, Step
+from toolchain.quantize import biases, strip, work
 from toolchain.quantize import graph as quantize_graph
-from toolchain.quantize import strip
 from toolchain.quantize.calibrate import session_options
 from toolchain.quantize.graph import Graph, title
 from toolchain.quantize.unround import unround
@@ -53,6 +54,7 @@ class Layer:
     name: str
     operator: str
     nodes: tuple[str, ...]
+    work: float = 1.0  # estimated time in floats, in the unit of all layers of a network
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ def _find_layers(graph: Graph) -> tuple[Layer, ...]:
                 layers[owner][1].append(node.name)
         if before:
             owners.update(dict.fromkeys(node.output, max(before)))
-    return tuple(Layer(node.name, node.op_type, tuple(names)) for node, names in layers)
+    return tuple(Layer(node.name, node.op_type, tuple(names), work.estimate(graph, node)) for node, names in layers)
 
 
 def _is_layer(graph: Graph, node: onnx.NodeProto) -> bool:
@@ -159,6 +161,14 @@ class Quantizer:
         self.layers = network.layers
         self._original = Graph(network.proto)
         self._whole = _convert(network, ranges, self._int8_nodes(()))
+
+    def corrected(self, samples: Sequence[Tensors], tell: Progress) -> Quantizer:
+        """Return a quantizer that also corrects biases, by the means of activations on samples."""
+        names = [layer.name for layer in self.layers]
+        means = biases.measure_means(self._original, names, samples, tell)
+        other = copy.copy(self)
+        other._whole = biases.correct(self._whole, self._original, names, means)  # noqa: SLF001 - its own class
+        return other
 
     def _int8_nodes(self, floats: Collection[str]) -> list[str]:
         return [name for layer in self.layers if layer.name not in floats for name in layer.nodes]

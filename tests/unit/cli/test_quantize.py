@@ -189,7 +189,7 @@ def test_layers_stay_float_for_a_limit(file, folder):
     limit = plain["output_snr_db"] + 1
     done = toolchain(*words, "--min-snr", limit)
     assert done.code == 0, done.err
-    assert "FLOAT LAYER" in done.out
+    assert "COMPUTED IN" in done.out
     assert "with all layers in int8" in done.out
     document = json.loads(toolchain(*words, "--min-snr", limit, "--json").out)
     assert document["output_snr_db"] >= limit

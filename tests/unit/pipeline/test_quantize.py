@@ -38,7 +38,7 @@ def uneven():
 def quantized(proto, folder, samples=SAMPLES, **more):
     lines = []
     request = QuantizeRequest(source.load(nets.save(proto, folder)), samples, more.pop("settings", Settings()), **more)
-    return quantizing.quantize(request, lines.append), lines
+    return quantizing.quantize(quantizing.prepare(request, lines.append), lines.append), lines
 
 
 def test_without_a_limit_all_layers_are_int8(tmp_path):
@@ -47,7 +47,21 @@ def test_without_a_limit_all_layers_are_int8(tmp_path):
     assert (result.kept, result.limit, result.before, result.metric) == ((), "", None, None)
     assert result.output_snr_db > 25
     assert "quantizing 4 layers of net with 8 sample(s)" in lines
-    assert result.document()["layers"][0] == {"name": "c1", "operator": "Conv"}
+    assert result.document()["layers"][0] == {"name": "c1", "operator": "Conv", "noise": None}
+
+
+def test_biases_are_corrected_only_if_that_helps(tmp_path, monkeypatch):
+    weights = {"w": qdq_nets.weights(6, 3, 3, 3), "b": np.ones(6, np.float32)}
+    proto = qdq_nets.floating([node("Conv", ["x", "w", "b"], ["y"])], (1, 3, 12, 12), weights)
+    samples = [{"x": np.abs(sample["x"]) + 1} for sample in SAMPLES]
+    result, _ = quantized(proto, tmp_path, samples)
+    assert result.bias_correction.is_better
+    assert result.document()["bias_correction"]["kept"] is True
+    monkeypatch.setattr("toolchain.quantize.biases._shift", lambda *_: np.full(6, 100.0))
+    other, _ = quantized(proto, tmp_path, samples)
+    assert not other.bias_correction.is_better
+    assert other.output_snr_db < result.output_snr_db
+    assert other.output_snr_db == pytest.approx(-other.bias_correction.without_db, abs=0.1)
 
 
 def test_outputs_with_much_noise_are_warned_of(tmp_path):

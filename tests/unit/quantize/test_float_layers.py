@@ -16,10 +16,10 @@ class Known:
     A trial takes some seconds of its clock.
     """
 
-    def __init__(self, losses, seconds=0.1, noises=None):
+    def __init__(self, losses, seconds=0.1, noises=None, work=None):
         self.losses = losses
         self.noises = noises or losses
-        self.layers = tuple(Layer(name, "Conv", (name,)) for name in losses)
+        self.layers = tuple(Layer(name, "Conv", (name,), (work or {}).get(name, 1.0)) for name in losses)
         self.trials = 0
         self.now = 0.0
         self._seconds = seconds
@@ -74,6 +74,16 @@ def test_a_layer_without_which_the_budget_holds_is_dropped():
     choice = known.choose(0.5)
     assert names(choice) == ["b"]
     assert choice.layers[0].gives_back == pytest.approx(2.0)
+
+
+def test_the_time_of_a_layer_counts():
+    """A large layer and three small ones give back the same; the small ones take less time in floats."""
+    known = Known({"large": 3.1, "a": 1.2, "b": 1.1, "c": 1.0, "d": 0.1}, work={"large": 97.0})
+    choice = known.choose(3.5)
+    assert names(choice) == ["a", "b", "c"]
+    assert [layer.time_share for layer in choice.layers] == pytest.approx([1 / 101] * 3, abs=1e-4)
+    assert choice.layers[0].noise == pytest.approx(1.2 / 6.5, abs=1e-4)
+    assert choice.noises["large"] == pytest.approx(3.1 / 6.5, abs=1e-4)
 
 
 def test_a_budget_that_only_floats_keep():

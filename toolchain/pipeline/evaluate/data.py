@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,25 +18,28 @@ from toolchain import files
 from toolchain.errors import InputError, reason
 from toolchain.models import inputs
 from toolchain.models.inputs import Convert
+from toolchain.pipeline.evaluate import coco
+from toolchain.pipeline.evaluate.coco import Object
 from toolchain.pipeline.evaluate.functions import UserFunction
 from toolchain.tensors import Tensors, TensorSpec, check_signature
 
-LABEL = "label"
-_COLUMNS = {"file", LABEL}
+LABEL, TRANSCRIPT = "label", "transcript"
 _FORMS = (
     "a folder with a folder of pictures or .npz files for each class, a folder of .npz files, a .csv file with the"
-    " columns file and label, or an .npz file with many samples"
+    " columns file and label or transcript, a .json file of COCO's form, or an .npz file with many samples"
 )
+Kind = Literal["pictures", "arrays", "rows", "files"]  # files of other kinds are for the user's own function
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A sample; `label` is the name of its class as written, empty without one."""
+    """A sample; `label` is the name of its class, or its transcript, as written, empty without one."""
 
     name: str
     path: Path
     label: str = ""
     row: int | None = None  # its index in a file of many samples
+    objects: tuple[Object, ...] = ()  # in a picture of a COCO file, whose `label` counts them
 
 
 @dataclass(frozen=True)
@@ -44,9 +47,10 @@ class Dataset:
     """Samples of one kind."""
 
     path: Path  # as the user named it
-    kind: Literal["pictures", "arrays", "rows"]
+    kind: Kind
     samples: tuple[Sample, ...]
     classes: tuple[str, ...] = ()  # the names of the class folders, in order
+    categories: Mapping[int, str] = field(default_factory=dict)  # names of a COCO file's categories, by id
 
     @cached_property
     def digest(self) -> str:
@@ -56,7 +60,9 @@ class Dataset:
         for sample in self.samples:
             if sample.path not in contents:
                 contents[sample.path] = files.sha256_file(sample.path)
-            total.update(files.canonical_json([sample.name, sample.label, sample.row, contents[sample.path]]))
+            objects = [[item.category, item.box, item.area, item.crowd] for item in sample.objects]
+            key = [sample.name, sample.label, sample.row, contents[sample.path], *objects]
+            total.update(files.canonical_json(key))
         return total.hexdigest()
 
     def limited(self, limit: int | None) -> Dataset:
@@ -67,20 +73,29 @@ class Dataset:
         return replace(self, samples=tuple(self.samples[index * count // limit] for index in range(limit)))
 
 
-def read(path: Path) -> Dataset:
+def read(path: Path, pictures: Path | None = None) -> Dataset:
     """List the samples of a folder or a file.
+
+    Args:
+        path: The folder or file.
+        pictures: The folder of the pictures of a COCO file; by default, that of the file.
 
     Raises:
         InputError: There are none, a file is missing, or pictures cannot be read.
     """
+    suffix = path.suffix.lower()
+    if pictures and (path.is_dir() or suffix != ".json"):
+        raise InputError(f"--pictures is for a COCO file, not for {path}", hint="leave --pictures out")
     if path.is_dir():
         dataset = _of_folder(path)
     elif not path.is_file():
         raise InputError(f"there are no data {path}", hint=f"pass {_FORMS}")
-    elif path.suffix.lower() == ".csv":
+    elif suffix == ".csv":
         dataset = _of_table(path)
-    elif path.suffix.lower() == ".npz":
+    elif suffix == ".npz":
         dataset = _of_rows(path)
+    elif suffix == ".json":
+        dataset = _of_coco(path, pictures or path.parent)
     else:
         raise InputError(f"{path} is not a data set", hint=f"pass {_FORMS}")
     if dataset.kind == "pictures":
@@ -123,15 +138,16 @@ def _of_table(path: Path) -> Dataset:
             columns = [*(reader.fieldnames or ())]
     except (OSError, UnicodeDecodeError, csv.Error) as fault:
         raise InputError(f"cannot read {path}", details=reason(fault)) from fault
-    if not {*columns} >= _COLUMNS:
+    kinds = [column for column in (LABEL, TRANSCRIPT) if column in columns]
+    if "file" not in columns or len(kinds) != 1:
         raise InputError(
-            f"{path} does not have the columns file and label",
+            f"{path} does not have the columns file and label, or file and transcript",
             details=f"its first line: {', '.join(columns)[:200]}",
             hint="write `file,label` as its first line",
         )
     samples = []
     for number, row in enumerate(rows, 2):
-        name, label = (row["file"] or "").strip(), (row[LABEL] or "").strip()
+        name, label = (row["file"] or "").strip(), (row[kinds[0]] or "").strip()
         file = path.parent / name
         if not name or not file.is_file():
             raise InputError(
@@ -142,6 +158,23 @@ def _of_table(path: Path) -> Dataset:
     if not samples:
         raise InputError(f"there are no samples in {path}", hint="write a line for each file below `file,label`")
     return Dataset(path, _kind(path, samples), tuple(samples))
+
+
+def _of_coco(path: Path, folder: Path) -> Dataset:
+    annotations = coco.read(path)
+    samples = []
+    for picture in annotations.pictures:
+        file = folder / picture.file_name
+        if not picture.file_name or not file.is_file():
+            raise InputError(
+                f"picture {picture.id} of {path} is not in {folder}: {picture.file_name!r}",
+                hint="--pictures FOLDER names the folder of the pictures",
+            )
+        label = coco.title(picture.objects, annotations.categories)
+        samples.append(Sample(picture.file_name, file, label, objects=picture.objects))
+    if not samples:
+        raise InputError(f"there are no pictures in {path}", hint="its list `images` is empty")
+    return Dataset(path, _kind(path, samples), tuple(samples), categories=annotations.categories)
 
 
 def _of_rows(path: Path) -> Dataset:
@@ -156,11 +189,19 @@ def _of_rows(path: Path) -> Dataset:
     return Dataset(path, "rows", tuple(Sample(f"{path.name}[{row}]", path, row=row) for row in range(count)))
 
 
-def _kind(path: Path, samples: Sequence[Sample]) -> Literal["pictures", "arrays"]:
-    kinds = {sample.path.suffix.lower() == ".npz" for sample in samples}
+def _kind(path: Path, samples: Sequence[Sample]) -> Kind:
+    pictures = {*Image.registered_extensions(), ""}
+    suffixes = {sample.path.suffix.lower() for sample in samples}
+    kinds: set[Kind] = {
+        "arrays" if suffix == ".npz" else "pictures" if suffix in pictures else "files" for suffix in suffixes
+    }
     if len(kinds) > 1:
-        raise InputError(f"{path} has both pictures and .npz files", hint="evaluate each kind by itself")
-    return "arrays" if kinds == {True} else "pictures"
+        raise InputError(
+            f"{path} has samples of several kinds: {', '.join(sorted(suffixes))}",
+            details="pictures, .npz files and others",
+            hint="evaluate each kind by itself",
+        )
+    return kinds.pop()
 
 
 @dataclass(frozen=True)
@@ -170,6 +211,8 @@ class Target:
     name: str  # of the sample
     label: str
     arrays: Tensors
+    path: Path = Path()  # of the sample's file
+    objects: tuple[Object, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -188,6 +231,11 @@ class Reader:
         Raises:
             InputError: They do not.
         """
+        if self.dataset.kind == "files" and not self.preprocess:
+            raise InputError(
+                f"{self.dataset.samples[0].name} is neither a picture nor an .npz file",
+                hint="--preprocess module:function names a function of your project that reads it",
+            )
         if (
             self.dataset.kind == "pictures"
             and not self.preprocess
@@ -223,8 +271,8 @@ class Reader:
         return arrays
 
     def target(self, sample: Sample) -> Target:
-        if self.dataset.kind == "pictures":
-            return Target(sample.name, sample.label, {})
+        if self.dataset.kind in {"pictures", "files"}:
+            return Target(sample.name, sample.label, {}, sample.path, sample.objects)
         names = {spec.name for spec in self.specs}
         others = {name: value for name, value in self._arrays(sample).items() if name not in names}
         label = others.pop(LABEL, None)
@@ -232,7 +280,8 @@ class Reader:
             raise InputError(
                 f"the label of {sample.name} has the shape {label.shape}", hint="a label is one number or one text"
             )
-        return Target(sample.name, sample.label or ("" if label is None else str(label.reshape(-1)[0])), others)
+        text = sample.label or ("" if label is None else str(label.reshape(-1)[0]))
+        return Target(sample.name, text, others, sample.path, sample.objects)
 
     def _arrays(self, sample: Sample) -> dict[str, NDArray[Any]]:
         if sample.row is None:

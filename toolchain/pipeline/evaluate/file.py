@@ -28,6 +28,8 @@ class _Table:
     limit: Annotated[int, Field(ge=1)] | None = None
     model: Path | None = None
     compiled: Path | None = None
+    postprocess: str = ""
+    pictures: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,9 @@ def read(path: Path) -> Requirement:
     if faults:
         raise InputError(f"{path} is not right", details="\n".join(map(str, faults)), hint=hint)
     folder = path.parent
-    labels = folder / table.labels if table.labels else None
+    labels, pictures = (folder / name if name else None for name in (table.labels, table.pictures))
     model, compiled = (str(folder / name) if name else "" for name in (table.model, table.compiled))
-    samples = SampleRequest(folder / table.data, table.metric, labels, table.preprocess, table.limit)
+    samples = SampleRequest(
+        folder / table.data, table.metric, labels, table.preprocess, table.limit, table.postprocess, pictures
+    )
     return Requirement(samples, ModelFiles(model, compiled), table.most_lost)

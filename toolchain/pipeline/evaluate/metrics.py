@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from toolchain.errors import InputError, did_you_mean
 from toolchain.pipeline.evaluate.data import Reader, Target
 from toolchain.pipeline.evaluate.functions import UserFunction
-from toolchain.pipeline.evaluate.paired import Loss, compare_answers, compare_scores
+from toolchain.pipeline.evaluate.paired import NO_LOSS, Loss, compare_answers, compare_scores, compare_totals
 from toolchain.tensors import Tensors, TensorSpec
 
 NOT_A_NUMBER = "not a number"
@@ -25,7 +25,7 @@ class Score:
     value: float
     answer: str = ""  # for people: the class, or what the user's function returns
     rounding: float = 0.0  # differences up to this are explained by rounding
-    counts: Sequence[int] = ()  # of metrics whose figure follows from sums over all samples
+    counts: Sequence[float] = ()  # of metrics whose figure is not the mean score: what it follows from
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,33 @@ class Metric(ABC):
             for a, b in zip(first, second, strict=True)
         ]
 
+    def changed(self, first: Sequence[Score], second: Sequence[Score]) -> tuple[int, int]:
+        """Return how many samples are worse the second way, and how many are better."""
+        losses = np.array(self.losses(first, second))
+        return int(np.sum(losses > 0)), int(np.sum(losses < 0))
+
     def compare(self, first: Sequence[Score], second: Sequence[Score]) -> Loss:
         """Return what the second way loses against the first, in the unit of the metric."""
         return compare_scores(np.array(self.losses(first, second))).scaled(self.scale)
+
+
+def counts(scores: Sequence[Score]) -> NDArray[np.float64]:
+    """Return the counts of scores, [samples, counts]."""
+    return np.array([score.counts for score in scores], np.float64)
+
+
+def compare_sums(
+    metric: Metric, first: Sequence[Score], second: Sequence[Score], total: Callable[[NDArray[Any]], NDArray[Any]]
+) -> Loss:
+    """Compare a figure that follows from the sums of the counts, [..., counts]; more is better."""
+    sides = counts(first), counts(second)
+    if np.array_equal(sides[0], sides[1]):
+        return NO_LOSS
+    summands = np.vstack(sides)
+    loss = compare_totals(
+        lambda weights: total(weights @ summands), len(first), metric.changed(first, second), summands.shape[1]
+    )
+    return loss.scaled(metric.scale)
 
 
 @dataclass(frozen=True)

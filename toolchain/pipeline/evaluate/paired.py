@@ -16,8 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
+from toolchain import interrupts
+
 CONFIDENCE = 0.99
-_DRAWS = 9999
+DRAWS = 9999
+FEWEST_DRAWS = 999  # of figures that take long; p-values of 0.001 are possible with them
 _CHUNK = 1 << 22  # numbers that are drawn at once
 _SEED = 0
 _BESIDE = 1e-12  # without any changed answer, the difference itself solves the equation, too
@@ -53,6 +56,9 @@ class Loss:
         return Verdict.WORSE if self.value > 0 else Verdict.BETTER
 
 
+NO_LOSS = Loss(0.0, 0.0, 0.0, 1.0, 0, 0)
+
+
 def compare_answers(first: Scores, second: Scores) -> Loss:
     """Compare right (1) and wrong (0) answers to the same questions."""
     lost, gained = int(np.sum(first > second)), int(np.sum(first < second))
@@ -85,47 +91,51 @@ def compare_scores(losses: Scores) -> Loss:
     """Compare scores of any kind by the loss of each sample."""
     value, worse, better = float(losses.mean()), int(np.sum(losses > 0)), int(np.sum(losses < 0))
     if not worse and not better:
-        return Loss(0.0, 0.0, 0.0, 1.0, 0, 0)
+        return NO_LOSS
     stream, count = np.random.default_rng(_SEED), losses.size
     means, extreme = [], 0
     rows = max(1, _CHUNK // count)
-    for start in range(0, _DRAWS, rows):
-        shape = (min(rows, _DRAWS - start), count)
+    for start in range(0, DRAWS, rows):
+        shape = (min(rows, DRAWS - start), count)
         means.append(losses[stream.integers(0, count, shape)].mean(axis=1))
         flipped = (losses * stream.choice((-1.0, 1.0), shape)).mean(axis=1)
         # Of losses of one size, sums differ in their last bits only by the order of addition.
         extreme += int(np.sum(np.abs(flipped) >= abs(value) * (1 - 1e-9)))
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(np.concatenate(means), (tail, 1 - tail))
-    p_value = (1 + extreme) / (1 + _DRAWS)
+    p_value = (1 + extreme) / (1 + DRAWS)
     return _consistent(Loss(value, float(low), float(high), p_value, worse, better))
 
 
-def compare_totals(first: Scores, second: Scores, total: Callable[[Scores], Scores], changed: tuple[int, int]) -> Loss:
-    """Compare a figure that follows from sums over all samples, which is not the mean of scores.
+def compare_totals(
+    total: Callable[[Scores], Scores], count: int, changed: tuple[int, int], width: int, draws: int = DRAWS
+) -> Loss:
+    """Compare a figure of all samples that is not the mean of their scores.
 
     Args:
-        first: What is summed, [samples, counts], of the first way.
-        second: The same of the second way.
-        total: Returns the figures of sums [..., counts]; more is better.
+        total: Returns figures [draws], of which more is better. It takes how often each sample counts, [draws, 2 x
+            count]: those of the first way, then the same samples of the second.
+        count: Number of samples.
         changed: How many samples are worse and better by themselves.
+        width: How many numbers `total` computes with for a draw.
+        draws: How many draws there are.
     """
-    if np.array_equal(first, second):
-        return Loss(0.0, 0.0, 0.0, 1.0, 0, 0)
-    value = float(total(first.sum(axis=0)) - total(second.sum(axis=0)))
-    stream, count = np.random.default_rng(_SEED), len(first)
-    differences, extreme = [], 0
-    rows = max(1, _CHUNK // max(count, first.shape[1]))
-    for start in range(0, _DRAWS, rows):
-        size = min(rows, _DRAWS - start)
+    none = np.zeros((1, count))
+    value = float((total(np.hstack([none + 1, none])) - total(np.hstack([none, none + 1])))[0])
+    stream, differences, extreme = np.random.default_rng(_SEED), [], 0
+    rows = max(1, _CHUNK // max(2 * count, width))
+    for start in range(0, draws, rows):
+        size = min(rows, draws - start)
+        interrupts.check()
         weights = stream.multinomial(count, np.full(count, 1 / count), size).astype(np.float64)
-        differences.append(total(weights @ first) - total(weights @ second))
+        nothing = np.zeros_like(weights)
+        differences.append(total(np.hstack([weights, nothing])) - total(np.hstack([nothing, weights])))
         swaps = stream.integers(0, 2, (size, count)).astype(np.float64)
-        apart = total(swaps @ first + (1 - swaps) @ second) - total(swaps @ second + (1 - swaps) @ first)
+        apart = total(np.hstack([swaps, 1 - swaps])) - total(np.hstack([1 - swaps, swaps]))
         extreme += int(np.sum(np.abs(apart) >= abs(value) * (1 - 1e-9)))
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(np.concatenate(differences), (tail, 1 - tail))
-    return _consistent(Loss(value, float(low), float(high), (1 + extreme) / (1 + _DRAWS), *changed))
+    return _consistent(Loss(value, float(low), float(high), (1 + extreme) / (1 + draws), *changed))
 
 
 def _consistent(loss: Loss) -> Loss:

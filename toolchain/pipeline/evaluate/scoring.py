@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from toolchain.models.series import Series
 from toolchain.pipeline import pictures
 from toolchain.pipeline.evaluate import data, functions
 from toolchain.pipeline.evaluate.catalog import open_metric
+from toolchain.pipeline.evaluate.causes import MOST_SAMPLES, Case
 from toolchain.pipeline.evaluate.data import Dataset, Reader, Sample
 from toolchain.pipeline.evaluate.functions import UserFunction
 from toolchain.pipeline.evaluate.metrics import Metric, Score
@@ -37,6 +38,8 @@ class SampleRequest:
     labels: Path | None = None  # names of the classes
     preprocess: str = ""  # module:function
     limit: int | None = None
+    postprocess: str = ""  # module:function, of the metrics `map` and `wer`
+    pictures: Path | None = None  # folder of a COCO file's pictures
 
     def open(self) -> LabelledSamples:
         """Read the list of samples, and load the functions of the user's project.
@@ -44,8 +47,8 @@ class SampleRequest:
         Raises:
             InputError: The data, the metric or the labels are wrong.
         """
-        dataset = data.read(self.data).limited(self.limit)
-        metric = open_metric(self.metric, dataset, self.labels)
+        dataset = data.read(self.data, self.pictures).limited(self.limit)
+        metric = open_metric(self.metric, dataset, self.labels, self.postprocess)
         return LabelledSamples(dataset, metric, functions.load(self.preprocess) if self.preprocess else None)
 
 
@@ -87,6 +90,7 @@ class Scoring:
     reader: Reader
     metric: Metric
     manifest: Manifest
+    first: list[Case] = field(default_factory=list, compare=False)  # of the device, which may explain a loss
 
     @property
     def samples(self) -> Sequence[Sample]:
@@ -116,12 +120,13 @@ class Scoring:
             interrupts.check()
             part = samples[piece.start : piece.stop]
             sampled = sampling.run_all(release, Series(len(part), functools.partial(_take, self.reader, part)))
-            yield [
-                self.score(
-                    tensors.cut({key: value[row] for key, value in sampled.outputs.items()}, outputs), sample, DEVICE
-                )
-                for row, sample in enumerate(part)
+            rows = [
+                tensors.cut({key: value[row] for key, value in sampled.outputs.items()}, outputs)
+                for row in range(len(part))
             ]
+            for sample, row in zip(part, rows[: MOST_SAMPLES - len(self.first)], strict=False):
+                self.first.append(Case(self.reader.inputs(sample), row))
+            yield [self.score(row, sample, DEVICE) for row, sample in zip(rows, part, strict=True)]
 
 
 def _take(reader: Reader, samples: Sequence[Sample], indices: range) -> dict[str, NDArray[Any]]:

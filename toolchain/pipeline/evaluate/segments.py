@@ -14,8 +14,8 @@ from PIL import Image
 from toolchain import files
 from toolchain.errors import InputError, reason
 from toolchain.pipeline.evaluate.data import Dataset, Reader, Sample, Target
-from toolchain.pipeline.evaluate.metrics import Metric, Score
-from toolchain.pipeline.evaluate.paired import Loss, compare_totals
+from toolchain.pipeline.evaluate.metrics import Metric, Score, compare_sums, counts
+from toolchain.pipeline.evaluate.paired import Loss
 from toolchain.tensors import Tensors, TensorSpec
 
 NAME = "miou"
@@ -54,16 +54,14 @@ class MeanIou(Metric):
             )
         right = np.bincount(truth[truth == guess], minlength=count)
         union = np.bincount(truth, minlength=count) + np.bincount(guess, minlength=count + 1)[:count] - right
-        counts = np.concatenate([right, union])
-        return Score(float(_mean_iou(counts)), "", _ROUNDING, tuple(counts.tolist()))
+        pixels = np.concatenate([right, union])
+        return Score(float(_mean_iou(pixels)), "", _ROUNDING, tuple(pixels.tolist()))
 
     def total(self, scores: Sequence[Score]) -> float:
-        return self.scale * float(_mean_iou(_counts(scores).sum(axis=0)))
+        return self.scale * float(_mean_iou(counts(scores).sum(axis=0)))
 
     def compare(self, first: Sequence[Score], second: Sequence[Score]) -> Loss:
-        losses = np.array(self.losses(first, second))
-        worse, better = int(np.sum(losses > 0)), int(np.sum(losses < 0))
-        return compare_totals(_counts(first), _counts(second), _mean_iou, (worse, better)).scaled(self.scale)
+        return compare_sums(self, first, second, _mean_iou)
 
     def _mask(self, target: Target) -> NDArray[np.int64]:
         if target.arrays:
@@ -132,13 +130,9 @@ def _predicted(output: NDArray[Any]) -> tuple[NDArray[np.int64], int]:
     return best, len(scores)
 
 
-def _counts(scores: Sequence[Score]) -> NDArray[np.float64]:
-    return np.array([score.counts for score in scores], np.float64)
-
-
-def _mean_iou(counts: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the mean over the classes that occur, of counts [..., intersections and unions]; 1 if none occurs."""
-    right, union = np.split(np.asarray(counts, np.float64), 2, axis=-1)
+def _mean_iou(pixels: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the mean over the classes that occur, of pixels [..., intersections and unions]; 1 if none occurs."""
+    right, union = np.split(np.asarray(pixels, np.float64), 2, axis=-1)
     occurs = union > 0
     ratios = np.divide(right, union, out=np.zeros_like(right), where=occurs)
     present = occurs.sum(axis=-1)

@@ -15,11 +15,13 @@ from toolchain.errors import InputError
 from toolchain.models import reference, zoo
 from toolchain.models.source import SourceModel, load
 from toolchain.pipeline import ab
+from toolchain.pipeline.evaluate import causes
 from toolchain.pipeline.evaluate.data import Sample
 from toolchain.pipeline.evaluate.journal import Journal
+from toolchain.pipeline.evaluate.paired import Verdict
 from toolchain.pipeline.evaluate.result import COMPILED, DEVICE, REFERENCE, Evaluation, Side
 from toolchain.pipeline.evaluate.scoring import LabelledSamples, SampleRequest, Scoring, outputs_of_model
-from toolchain.progress import Progress, Step
+from toolchain.progress import Progress, Step, stage
 
 _PIECE = 64  # samples that ONNX Runtime computes between two entries in the journal
 
@@ -75,6 +77,7 @@ class Prepared:
     work: _Work
     sides: tuple[Side, ...]
     notes: tuple[str, ...]
+    source: SourceModel  # the model that the device is to compute
 
     def finish(self, release: DeviceRelease, package: str, most_lost: float | None, *, installed: bool) -> Evaluation:
         """Run the samples on a locked device; a release that is not `installed` is removed from it afterwards.
@@ -87,7 +90,7 @@ class Prepared:
         side = _run_device(self.work, release, installed=installed)
         for journal in self.work.journals:
             journal.remove()
-        return Evaluation(
+        evaluation = Evaluation(
             model=scoring.manifest.name,
             package=package,
             digest=release.digest,
@@ -101,6 +104,11 @@ class Prepared:
             most_lost=most_lost,
             notes=self.notes,
         )
+        if not any(comparison.verdict is Verdict.WORSE for comparison in evaluation.comparisons):
+            return evaluation
+        self.work.progress(stage("looking for the cause of the loss"))
+        cause = causes.name_cause(reference.open_model(self.source), scoring.first)
+        return replace(evaluation, notes=(*self.notes, cause)) if cause else evaluation
 
 
 def prepare(samples: LabelledSamples, files: ModelFiles, manifest: Manifest, progress: Progress) -> Prepared:
@@ -112,7 +120,7 @@ def prepare(samples: LabelledSamples, files: ModelFiles, manifest: Manifest, pro
     sources = _sources(files, manifest)
     work = _Work(samples.of(manifest), progress)
     sides = tuple(_run_reference(work, name, source) for name, source in sources.items())
-    return Prepared(work, sides, _notes(sources, manifest))
+    return Prepared(work, sides, _notes(sources, manifest), sources.get(COMPILED, sources[REFERENCE]))
 
 
 def evaluate(request: EvaluationRequest) -> Evaluation:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from toolchain.bundle.manifest import Modelled
 from toolchain.device.application import Started
@@ -94,6 +96,7 @@ def _result(report: Report) -> list[tuple[str, str]]:
         ("outputs", _outputs_text(report)),
         ("pictures", str(report.pictures or "")),
         ("samples", _fidelity_text(report.fidelity)),
+        ("int8 file", _quantized_text(report.quantized)),
         ("evaluation", report.evaluation.sentence if report.evaluation else ""),
         ("latency", f"{_ms(latency.median)} median{mark}, 95 % within {_ms(low)} to {_ms(high)}"),
         ("", f"{spread}{mark}"),
@@ -110,6 +113,17 @@ def _result(report: Report) -> list[tuple[str, str]]:
         ("stages", ", ".join(f"{name} {seconds:.1f} s" for name, seconds in report.stages.items())),
         *waited_rows(report.waited),
     ]
+
+
+def _quantized_text(result: Mapping[str, Any] | None) -> str:
+    if not result:
+        return ""
+    kept, ratio = len(result.get("kept", ())), result["output_snr_db"]
+    floats = f", {kept} more in floats" if kept else ""
+    near = "the same as floats" if ratio is None else f"{number(ratio)} dB signal over noise against floats"
+    metric = result.get("metric")
+    lost = f", {metric['loss']['value']:.3g} {metric['unit']} of {metric['metric']} lost" if metric else ""
+    return f"{result['file']}: {len(result['layers'])} layers{floats}; {near}{lost}"
 
 
 def _details(report: Report) -> list[tuple[str, str]]:
