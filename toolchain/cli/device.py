@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolchain.cli import common, completion, connection, declare, helptext, tuning, values
+from toolchain.cli import assignments, common, completion, connection, declare, helptext, tuning, values
 from toolchain.cli.connection import SlotOptions, StatusOptions, open_device
 from toolchain.cli.console import Console, Result, with_next
 from toolchain.cli.gathering import gather, option, record, same
@@ -113,7 +113,7 @@ class DeployOptions:
         requirement = evaluate.read_requirement(self.evaluate)
         if is_built(source):
             return requirement
-        fixed = common.parse_fixed(self.model.fixed)
+        fixed = assignments.parse_fixed(self.model.fixed)
         requirement = requirement.of_model(evaluate.ModelFiles(source, fixed=fixed, seed=self.model.seed))
         if conversion and not requirement.files.compiled:
             files = dataclasses.replace(requirement.files, compiled=str(conversion.path))

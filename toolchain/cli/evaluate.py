@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from toolchain.cli import common, declare, values
+from toolchain.cli import assignments, common, declare, values
 from toolchain.cli.connection import SlotOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather, option, record, same
@@ -101,7 +101,7 @@ def evaluate(console: Console, /, source: str, options: EvaluateOptions) -> Resu
             options.pictures,
         ),
         files=evaluating.ModelFiles(
-            str(options.model or ""), str(options.compiled or ""), common.parse_fixed(options.fixed), options.seed
+            str(options.model or ""), str(options.compiled or ""), assignments.parse_fixed(options.fixed), options.seed
         ),
         most_lost=options.most_lost,
         threads=options.threads or 0,
