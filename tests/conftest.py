@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import collections
 import gc
+import os
 import re
 import secrets
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import hypothesis
 import pytest
@@ -140,16 +142,18 @@ def pytest_collection_finish(session):
             said.add(line)
             sys.stderr.write(f"{line}\n")  # a worker has no terminal of its own
 
-    with session.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
-        for triple, machine in wanted.items():
-            # The library first, while there are objects that the programs are linked of too.
-            names = (
-                (programs.LIBRARY, *programs.PROGRAMS)
-                if any(map(_is_integration, session.items))
-                else programs.PROGRAMS
-            )
-            for name in names:
-                programs.build(name, triple, machine, tell)
+    # The library first, while there are objects that the programs are linked of too.
+    names = (programs.LIBRARY, *programs.PROGRAMS) if any(map(_is_integration, session.items)) else programs.PROGRAMS
+
+    def build(triple):
+        for name in names:
+            programs.build(name, triple, wanted[triple], tell)
+
+    with (
+        session.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled(),
+        ThreadPoolExecutor(os.cpu_count()) as pool,
+    ):
+        list(pool.map(build, wanted))
 
 
 def _runs_programs(item):

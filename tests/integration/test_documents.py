@@ -176,7 +176,13 @@ TABLE: Mapping[str, list[tuple[str, Shown | Written | Run]]] = {
     ],
     "docs/device.md": [
         ("ROOT/", DRAWING),
-        ("toolchain deploy detector.onnx", Run({r"(detector|classifier)\.onnx": "mlp"})),
+        (
+            "toolchain deploy detector.onnx",
+            Run(
+                {r"(detector|classifier)\.onnx": "mlp"},
+                before="toolchain deploy mlp --seed 1 --board rpi4 --host me@10.0.0.7 --slot detector",
+            ),
+        ),
         (
             "toolchain run",
             Run(
