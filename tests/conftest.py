@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import gc
-import os
 import re
 import secrets
 import signal
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 import hypothesis
 import pytest
@@ -144,16 +143,13 @@ def pytest_collection_finish(session):
 
     # The library first, while there are objects that the programs are linked of too.
     names = (programs.LIBRARY, *programs.PROGRAMS) if any(map(_is_integration, session.items)) else programs.PROGRAMS
-
-    def build(triple):
+    with session.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
         for name in names:
-            programs.build(name, triple, wanted[triple], tell)
-
-    with (
-        session.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled(),
-        ThreadPoolExecutor(os.cpu_count()) as pool,
-    ):
-        list(pool.map(build, wanted))
+            with contextlib.ExitStack() as others:
+                for triple in [*wanted][1:]:
+                    others.enter_context(programs.building(name, triple, wanted[triple]))
+                for triple, machine in wanted.items():
+                    programs.build(name, triple, machine, tell)
 
 
 def _runs_programs(item):
