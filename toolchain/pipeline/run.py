@@ -112,8 +112,7 @@ class PictureObject:
     @property
     def cells(self) -> tuple[str, ...]:
         """The texts of a table's row."""
-        box = [f"{side:.1f}" for side in self.box] if self.box else [""] * 4
-        return (f"{self.score:.4g}", self.label or str(self.number), *box)
+        return (f"{self.score:.4g}", self.label or str(self.number), *(f"{side:.1f}" for side in self.box))
 
 
 @dataclass(frozen=True)
@@ -194,7 +193,7 @@ class RunReport:
         ranked: list[str | Table] = ["", Table(best, ("sample", "score", "class"))] if best else []
         found = [(name, *item.cells) for name, objects in self.objects for item in objects]
         heads = ("sample", "score", "class", "left", "top", "right", "bottom")
-        ranked += ["", Table(found, heads)] if found else []
+        ranked += ["", Table(found, heads[: len(found[0])])] if found else []
         return [Table(rows), *ranked]
 
 
