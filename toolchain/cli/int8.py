@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from toolchain.board import Board
     from toolchain.models.request import Model
-    from toolchain.models.source import SourceModel
 
 _WITH_LABELS = {"top1", "top5"}
 
@@ -113,14 +112,13 @@ class Int8Options:
         converted = dataclasses.replace(
             floats, source=str(path), shapes={}, dims={}, fixed={}, pictures=pictures.steps_of(floats)
         )
-        return OpenedConversion(loaded, path, converted, open_conversion(console, loaded, options, convert))
+        return OpenedConversion(path, converted, open_conversion(console, loaded, options, convert))
 
 
 @dataclass(frozen=True)
 class OpenedConversion:
     """A float model that can be converted to int8, and the file that it goes to."""
 
-    floats: SourceModel
     path: Path
     model: Model  # how the file is imported: its shapes are set
     convert: Callable[[], Any]
