@@ -186,7 +186,7 @@ except edge_model.EdgeError as fault:
 
 
 BESIDE = """
-import os, sys, threading
+import os, sys, threading, time
 import numpy as np
 sys.path.insert(0, sys.argv[1])
 import edge_model
@@ -213,6 +213,9 @@ for thread in both:
 models[0].close()
 run(1, 1)
 models[1].close()
+end = time.monotonic() + 10
+while count() > before and time.monotonic() < end:  # the kernel removes a thread shortly after its join
+    time.sleep(0.01)
 print(*right, count() - before)
 """
 
