@@ -216,11 +216,14 @@ PEERS: Mapping[str, type[Any]] = {
     "mnn": Mnn,
     "ncnn": Ncnn,
 }
-ENGINES = {"ours": Ours, "before": Ours, **PEERS}
+BFLOAT16 = "ours-bf16"
+OURS = ("ours", "before", BFLOAT16)
+ENGINES = {**dict.fromkeys(OURS, Ours), **PEERS}
 PACKAGES = {"ort": "onnxruntime", "openvino": "openvino", "openvino-as-is": "openvino", "mnn": "MNN", "ncnn": "ncnn"}
 TITLES = {
     "ours": "ours",
     "before": "ours before",
+    BFLOAT16: "ours bf16",
     "ort": "ONNX Runtime",
     "openvino": "OpenVINO",
     "openvino-as-is": "OpenVINO bf16",
@@ -229,7 +232,7 @@ TITLES = {
 }
 FLOAT_ONLY = frozenset({"mnn", "ncnn"})
 """Peers that would compute a QDQ model in float32."""
-OTHER_PRECISION = frozenset({"openvino-as-is"})
+OTHER_PRECISION = frozenset({"openvino-as-is", BFLOAT16})
 """Rows that are shown, and never the best peer."""
 
 

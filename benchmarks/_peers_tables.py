@@ -32,12 +32,13 @@ def by_condition(found: Sequence[dict[str, Any]]) -> list[str]:
 def table(found: Sequence[dict[str, Any]]) -> str:
     """Render the times of all networks, median and 99th percentile, and ours over the best peer's."""
     names = [name for name in TITLES if any(name in one["engines"] for one in found)]
-    ours = ["ours/ORT (95 %)", "ours/best", "p99", "outputs of ours"]
+    ours = ["ours/ORT (95 %)", "ours/best", "p99", "bf16/OpenVINO's", "outputs of ours"]
     rows = [["network", *(f"{TITLES[name]} ms" for name in names), *ours]]
     rows += [[one["name"], *(latency(one, name) for name in names), *against(one)] for one in found]
     if len(found) > 1:
         means = geometric_means(found)
-        rows.append(["geometric mean", *("" for _ in names), "", f"{means['median']:.3f}", f"{means['p99']:.2f}", ""])
+        mean = [f"{means['median']:.3f}", f"{means['p99']:.2f}", bfloat16_mean(found), ""]
+        rows.append(["geometric mean", *("" for _ in names), "", *mean])
     return str(Table(rows))
 
 
@@ -48,15 +49,18 @@ def markdown(found: Sequence[dict[str, Any]]) -> str:
 
 def _markdown(found: Sequence[dict[str, Any]]) -> str:
     names = [name for name in TITLES if any(name in one["engines"] for one in found)]
-    head = ["network", *(TITLES[name] for name in names), "ours / best peer", "p99"]
+    head = ["network", *(TITLES[name] for name in names), "ours / best peer", "p99", "bf16: ours / OpenVINO"]
     rows = [head, ["---"] * len(head)]
     for one in found:
         peer, ratio = best(one, "value")
         cells = [latency(one, name) for name in names]
         network = Path(one["name"]).name.removesuffix(".onnx")
-        rows.append([network, *cells, f"{ratio:.2f} {TITLES[peer]}", f"{best(one, 'p99')[1]:.2f}"])
+        rows.append([network, *cells, f"{ratio:.2f} {TITLES[peer]}", f"{best(one, 'p99')[1]:.2f}", bfloat16(one)])
     means = geometric_means(found)
-    rows.append(["geometric mean", *("" for _ in names), f"{means['median']:.2f}", f"{means['p99']:.2f}"])
+    mean = [f"{means['median']:.2f}", f"{means['p99']:.2f}", bfloat16_mean(found)]
+    rows.append(["geometric mean", *("" for _ in names), *mean])
+    if not any(one.get("bfloat16") for one in found):
+        rows = [row[:-1] for row in rows]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
@@ -77,6 +81,7 @@ def against(one: dict[str, Any]) -> list[str]:
         _ab.told(one["ratios"]["ort"], 3),
         f"{ratio:.3f} {TITLES[name]}",
         f"{p99:.2f}",
+        bfloat16(one),
         closeness(one["outputs"]["ours"]),
     ]
 
@@ -86,6 +91,17 @@ def best(one: dict[str, Any], key: str) -> tuple[str, float]:
     peers = [name for name in one["ratios"] if name in PEERS and name not in OTHER_PRECISION]
     name = max(peers, key=lambda peer: one["ratios"][peer][key])
     return name, float(one["ratios"][name][key])
+
+
+def bfloat16(one: dict[str, Any]) -> str:
+    """Render ours in bfloat16 over OpenVINO's default."""
+    return f"{one['bfloat16']['value']:.2f}" if one.get("bfloat16") else "-"
+
+
+def bfloat16_mean(found: Sequence[dict[str, Any]]) -> str:
+    """Render the geometric mean of those ratios, over the networks that have one."""
+    logarithms = [math.log(one["bfloat16"]["value"]) for one in found if one.get("bfloat16")]
+    return f"{math.exp(sum(logarithms) / len(logarithms)):.2f}" if logarithms else "-"
 
 
 def geometric_means(found: Sequence[dict[str, Any]]) -> dict[str, float]:

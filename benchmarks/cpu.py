@@ -1,8 +1,8 @@
 r"""How quick a network is on this machine's CPU, quiet or busy: libedge_model against other engines, in turns.
 
     python benchmarks/cpu.py [NETWORK ...] [--threads 2] [--rounds 10] [--busy N ...] [--quota PERCENT ...]
-                             [--slow PERCENT ...] [--peers FOLDER] [--before CHECKOUT] [--records FILE | --no-records]
-                             [--without winograd] [--footprint] [--json FILE] [--work FOLDER]
+                             [--slow PERCENT ...] [--peers FOLDER] [--before CHECKOUT] [--bfloat16]
+                             [--records FILE | --no-records] [--without winograd] [--footprint] [--json FILE] [--work FOLDER]
 
 NETWORK is a name of the zoo, one of the onnx wheel (vgg19, inception_v1, ...), one that PyTorch exported (vit-dynamo,
 bert-script, ...: tests/data/exported), a file of a public wheel (nudenet-320n, ...: tests/data/third_party.toml), any
@@ -20,7 +20,8 @@ median over the rounds of the ratios of both engines' medians. `--busy` starts b
 `--quota` limits each engine to some percent of one CPU (150: one and a half), and `--slow` its threads but the first,
 as on a board with cores of different speed. Each of their values is a condition of
 its own, under which all engines are measured: `--busy 0 1 2 --quota 150` are four. `--before` measures an older
-checkout, which has a virtual environment of its own, as one more engine.
+checkout, which has a virtual environment of its own, as one more engine; `--bfloat16` measures the network built with
+that option, which is compared with OpenVINO's default on CPUs with the instruction.
 
 The exit code is 1 where our outputs differ from ONNX Runtime's, or where a network could not be measured.
 `--markdown FILE` prints the tables of docs/cpu.md from an earlier `--json FILE`, and measures nothing.
@@ -94,6 +95,7 @@ class Given:
     conditions: Sequence[Condition]
     peers: Path | None
     before: Path | None
+    bfloat16: bool
     build: Sequence[str]
     engines: Sequence[str]
     work: Path
@@ -165,9 +167,15 @@ class Measured:
             "quantized": self.quantized,
             "engines": {name: _summary(turns) for name, turns in self.turns.items()},
             "ratios": {name: _ratio(self.turns["ours"], turns) for name, turns in self.turns.items() if name != "ours"},
+            "bfloat16": self._bfloat16(),
             "outputs": self.outputs,
             "footprint": self.footprint,
         }
+
+    def _bfloat16(self) -> dict[str, Any] | None:
+        """Return what ours takes in bfloat16 over OpenVINO's default, where both were measured."""
+        sides = [self.turns[name] for name in (_peers.BFLOAT16, "openvino-as-is") if name in self.turns]
+        return _ratio(*sides) if len(sides) == 2 else None
 
 
 def _summary(turns: Sequence[Sequence[float]]) -> dict[str, Any]:
@@ -235,11 +243,12 @@ def _loaded(network: Network, given: Given, stack: contextlib.ExitStack) -> Iter
     """Start every engine that is here and can run a network; without ours or ONNX Runtime there is no result."""
     needed = ("ort", "ours")
     reference: Arrays = {}
-    for name in dict.fromkeys((*needed, *(["before"] if given.before else []), *given.engines)):
+    also = [name for name, wanted in (("before", given.before), (_peers.BFLOAT16, given.bfloat16)) if wanted]
+    for name in dict.fromkeys((*needed, *also, *given.engines)):
         if network.quantized and name in _peers.FLOAT_ONLY:
             continue
         try:
-            model = _built(network, name, given) if name in ("ours", "before") else network.path
+            model = _built(network, name, given) if name in _peers.OURS else network.path
             child = stack.enter_context(Child(name, model, network, given))
             found = read(child.answers)[0]
             reference = reference or found
@@ -255,7 +264,8 @@ def _loaded(network: Network, given: Given, stack: contextlib.ExitStack) -> Iter
 def _built(network: Network, name: str, given: Given) -> Path:
     folder = given.work / f"{network.path.stem}-{name}"
     older = given.before / ".venv" / "bin" if given.before and name == "before" else None
-    _product.build(network, folder, given.build, older)
+    precision = ["--bfloat16"] if name == _peers.BFLOAT16 else []
+    _product.build(network, folder, [*given.build, *precision], older)
     return folder
 
 
@@ -403,6 +413,7 @@ def parsed() -> argparse.Namespace:
     )
     parser.add_argument("--peers", type=Path, help="folder with other engines' packages")
     parser.add_argument("--before", type=Path, help="an older checkout, to be measured as well")
+    parser.add_argument("--bfloat16", action="store_true", help="measure a build in bfloat16 as well")
     parser.add_argument("--engine", action="append", choices=_peers.PEERS, help="only these peers")
     records = parser.add_mutually_exclusive_group()
     records.add_argument("--records", help="tuning records to apply; `shipped`: the toolchain's own")
@@ -446,6 +457,7 @@ def given_by(arguments: argparse.Namespace, folder: Path) -> Given:
         or [Condition()],
         peers=arguments.peers.resolve() if arguments.peers else None,
         before=arguments.before.resolve() if arguments.before else None,
+        bfloat16=arguments.bfloat16,
         build=build,
         engines=[one for one in chosen if one in present],
         work=work,
