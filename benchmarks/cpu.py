@@ -2,7 +2,8 @@ r"""How quick a network is on this machine's CPU, quiet or busy: libedge_model a
 
     python benchmarks/cpu.py [NETWORK ...] [--threads 2] [--rounds 10] [--busy N ...] [--quota PERCENT ...]
                              [--slow PERCENT ...] [--peers FOLDER] [--before CHECKOUT] [--bfloat16]
-                             [--records FILE | --no-records] [--without winograd] [--footprint] [--json FILE] [--work FOLDER]
+                             [--records FILE | --no-records] [--without winograd] [--footprint] [--json FILE]
+                             [--work FOLDER]
 
 NETWORK is a name of the zoo, one of the onnx wheel (vgg19, inception_v1, ...), one that PyTorch exported (vit-dynamo,
 bert-script, ...: tests/data/exported), a file of a public wheel (nudenet-320n, ...: tests/data/third_party.toml), any
