@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 BUNDLE, SDK = "bundle", "sdk"
 
 
+def is_built(folder: Path) -> bool:
+    """Whether `build` has finished in a folder: the SDK comes last."""
+    return (folder / SDK).exists()
+
+
 def build(network: Network, folder: Path, options: Sequence[str | Path] = (), programs: Path | None = None) -> None:
     """Write the bundle and the SDK.
 

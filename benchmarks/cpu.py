@@ -3,7 +3,7 @@ r"""How quick a network is on this machine's CPU, quiet or busy: libedge_model a
     python benchmarks/cpu.py [NETWORK ...] [--threads 2] [--rounds 10] [--busy N ...] [--quota PERCENT ...]
                              [--slow PERCENT ...] [--peers FOLDER] [--before CHECKOUT] [--bfloat16]
                              [--records FILE | --no-records] [--without winograd] [--footprint] [--json FILE]
-                             [--work FOLDER]
+                             [--work FOLDER [--built]]
 
 NETWORK is a name of the zoo, one of the onnx wheel (vgg19, inception_v1, ...), one that PyTorch exported (vit-dynamo,
 bert-script, ...: tests/data/exported), a file of a public wheel (nudenet-320n, ...: tests/data/third_party.toml), any
@@ -100,6 +100,7 @@ class Given:
     build: Sequence[str]
     engines: Sequence[str]
     work: Path
+    built: bool
 
 
 class Child:
@@ -266,7 +267,8 @@ def _built(network: Network, name: str, given: Given) -> Path:
     folder = given.work / f"{network.path.stem}-{name}"
     older = given.before / ".venv" / "bin" if given.before and name == "before" else None
     precision = ["--bfloat16"] if name == _peers.BFLOAT16 else []
-    _product.build(network, folder, [*given.build, *precision], older)
+    if not (given.built and _product.is_built(folder)):
+        _product.build(network, folder, [*given.build, *precision], older)
     return folder
 
 
@@ -424,6 +426,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="write all figures to a file")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="print the tables of an earlier --json FILE")
     parser.add_argument("--work", type=Path, help="keep models and bundles in this folder")
+    parser.add_argument("--built", action="store_true", help="use the bundles that --work has, of whatever version")
     arguments = parser.parse_args()
     for name, least in (("threads", 1), ("rounds", 1), ("busy", 0), ("quota", 1), ("slow", 1)):
         if any(value < least for value in np.atleast_1d(getattr(arguments, name))):
@@ -462,6 +465,7 @@ def given_by(arguments: argparse.Namespace, folder: Path) -> Given:
         build=build,
         engines=[one for one in chosen if one in present],
         work=work,
+        built=arguments.built,
     )
 
 
