@@ -324,6 +324,7 @@ class Attention:
         out: Where the results go.
         mask: Where what is added to the scores lies, [batch, heads, queries, keys].
         scale: Factor of the scores.
+        bfloat16: Whether the factors of all products are rounded to bfloat16; sums are in float32.
     """
 
     batch: int
@@ -338,6 +339,7 @@ class Attention:
     out: View
     mask: View | None = None
     scale: float = 1.0
+    bfloat16: bool = False
 
     @property
     def flops(self) -> int:
@@ -376,7 +378,7 @@ def to_json(layer: Layer) -> str:
     for name in ("offset", "unpaired"):
         if isinstance(layer, Conv) and not document[name]:
             del document[name]
-    if isinstance(layer, (Conv, Dense)):
+    if isinstance(layer, (Conv, Dense, Attention)):
         for name in ("vectors", "bfloat16", "float16"):
             if not document.get(name, True):
                 del document[name]
@@ -437,7 +439,7 @@ def _with_arguments(epilogue: tuple[PostOp, ...]) -> tuple[PostOp, ...]:
 
 def precision_of(layer: Layer) -> str:
     """Return what a layer computes in: `int8`, `bfloat16` or `float16`; empty for float32."""
-    if isinstance(layer, (Conv, Dense)) and layer.bfloat16:
+    if isinstance(layer, (Conv, Dense, Attention)) and layer.bfloat16:
         return "bfloat16"
     if isinstance(layer, Dense):
         return FLOAT16 if layer.float16 else ""

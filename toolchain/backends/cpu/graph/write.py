@@ -76,7 +76,8 @@ class BlockWriter:
         elif isinstance(item, Heads):
             inputs = item.operation.inputs
             arguments = [self._plain(value.variable) if value.constant is None else value.constant for value in inputs]
-            self._bind(item.operation.out.variable, self._kernels.call(item.operation.layer, arguments))
+            layer = self._in_bfloat16(item.operation.layer)
+            self._bind(item.operation.out.variable, self._kernels.call(layer, arguments))
         elif isinstance(item, Plain):
             for value in item.operation.outputs:
                 if value.variable in self._block.origins:

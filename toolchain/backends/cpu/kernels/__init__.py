@@ -25,6 +25,7 @@ from tvm import tirx
 
 from toolchain.backends.base import LAYER
 from toolchain.backends.cpu.kernels import attention, dense, depthwise, direct, elementwise, pool, recurrent, winograd
+from toolchain.backends.cpu.kernels.bfloat16 import attention as bfloat16_attention
 from toolchain.backends.cpu.kernels.bfloat16 import conv as bfloat16
 from toolchain.backends.cpu.kernels.bfloat16 import dense as bfloat16_dense
 from toolchain.backends.cpu.kernels.float16 import conv as float16
@@ -39,7 +40,7 @@ from toolchain.backends.cpu.kernels.sparse import conv as sparse
 from toolchain.backends.cpu.kernels.sparse import dense as sparse_dense
 from toolchain.backends.cpu.kernels.sparse.weights import example
 from toolchain.backends.cpu.kernels.winograd import row as winograd_row
-from toolchain.backends.cpu.layers import FLOAT16, Conv, Dense, Layer, precision_of, task_of, to_json
+from toolchain.backends.cpu.layers import FLOAT16, Attention, Conv, Dense, Layer, precision_of, task_of, to_json
 from toolchain.backends.cpu.machine import Machine
 from toolchain.backends.cpu.numerics import with_nan
 from toolchain.errors import BuildError
@@ -51,11 +52,11 @@ _TEMPLATES: dict[str, ModuleType] = {
         *(direct, depthwise, winograd, winograd_row, dense, attention, recurrent, pool, elementwise),
         *(int8_conv, int8_depthwise, int8_pool, int8_elementwise),
         *(sparse, sparse_dense),
-        *(bfloat16, bfloat16_dense),
+        *(bfloat16, bfloat16_dense, bfloat16_attention),
         *(float16, float16_depthwise, float16_winograd, float16_dense),
     )
 }
-_IN_BFLOAT16 = {bfloat16.NAME, bfloat16_dense.NAME}
+_IN_BFLOAT16 = {bfloat16.NAME, bfloat16_dense.NAME, bfloat16_attention.NAME}
 _IN_FLOAT16 = {float16.NAME, float16_depthwise.NAME, float16_winograd.NAME, float16_dense.NAME}
 
 NAMES = tuple(_TEMPLATES)
@@ -175,7 +176,7 @@ def in_bfloat16(layer: _Layer, machine: Machine, without: frozenset[str] = froze
 
     Estimates are of processors with the instruction.
     """
-    if not isinstance(layer, (Conv, Dense)) or layer.vectors:
+    if not isinstance(layer, (Conv, Dense, Attention)) or getattr(layer, "vectors", 0):
         return layer
     rounded = replace(layer, bfloat16=True)
     if not is_covered(rounded, without):

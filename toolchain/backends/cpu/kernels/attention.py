@@ -75,6 +75,13 @@ def _estimate(layer: Attention, config: Config, machine: Machine) -> float:
     return each * count / emit.worker_count(_operations(layer, machine), machine.cores)
 
 
+def parts(layer: Attention, machine: Machine, config: Config) -> int:
+    """Return in how many parts the queries of a head are cut; each brings keys and values together anew."""
+    tiles = -(-layer.queries // config.rows)
+    cores = emit.worker_count(_operations(layer, machine), machine.cores)
+    return emit.count_shares(layer.batch * layer.heads, min(_MOST_PARTS, tiles), cores)
+
+
 def _operations(layer: Attention, machine: Machine) -> float:
     """Return how long a layer takes, in vector products."""
     scores = layer.batch * layer.heads * layer.queries * layer.keys
@@ -82,18 +89,23 @@ def _operations(layer: Attention, machine: Machine) -> float:
 
 
 def kernel(layer: Attention, machine: Machine, config: Config) -> tirx.PrimFunc:
-    arguments = [Argument(name, view.shape) for name, view in zip("qkv", (layer.q, layer.k, layer.v), strict=True)]
-    if layer.mask is not None:
-        arguments.append(Argument("mask", layer.mask.shape))
-    arguments.append(Argument("out", layer.out.shape))
-
     def body(*buffers: Any) -> None:
-        _AttentionWriter(layer, machine, config, buffers).write()
+        AttentionWriter(layer, machine, config, buffers).write()
 
-    return with_definitions(emit.kernel(arguments, body, {}), machine)
+    return with_definitions(emit.kernel(arguments(layer), body, {}), machine)
 
 
-class _AttentionWriter:
+def arguments(layer: Attention) -> list[Argument]:
+    """List the arguments of a layer's kernel, the result last."""
+    views = [("q", layer.q), ("k", layer.k), ("v", layer.v), ("mask", layer.mask), ("out", layer.out)]
+    return [Argument(name, view.shape) for name, view in views if view is not None]
+
+
+class AttentionWriter:
+    """Writes one kernel, whose arguments are flat buffers."""
+
+    products_of_step = 1  # of each lane
+
     def __init__(self, layer: Attention, machine: Machine, config: Config, buffers: Sequence[Any]) -> None:
         self._layer, self._machine, self._config, self._lanes = layer, machine, config, machine.lanes
         self._q, self._k, self._v, *mask, self._out = buffers
@@ -104,9 +116,12 @@ class _AttentionWriter:
         self._width = self._filled * machine.lanes
         self._functions = emit.functions(machine.lanes)
         self._tiles = -(-layer.queries // config.rows)
-        cores = emit.worker_count(_operations(layer, machine), machine.cores)
-        self._parts = emit.count_shares(layer.batch * layer.heads, min(_MOST_PARTS, self._tiles), cores)
-        self._copies = self._tiles // self._parts >= _COPIED and layer.v.strides[2] > layer.value_size
+        self._parts = parts(layer, machine, config)
+        self._copies = self.copies_values()
+
+    def copies_values(self) -> bool:
+        """Whether the values of a head are brought together first."""
+        return self._tiles // self._parts >= _COPIED and self._layer.v.strides[2] > self._layer.value_size
 
     def write(self) -> None:
         layer, rows, tiles, shares = self._layer, self._config.rows, self._tiles, self._parts
@@ -116,10 +131,10 @@ class _AttentionWriter:
             head = T.Bind(work // shares % layer.heads)
             batch = T.Bind(work // (shares * layer.heads))
             # One buffer: TVM lets two of the same size share their memory when views of both are in use.
-            scratch = emit.flat(T.alloc_buffer((max(self._line(rows), _HEAP),), "float32"))
+            scratch = emit.flat(T.alloc_buffer((max(self.line(rows), _HEAP),), "float32"))
             self._transpose(scratch, self._bind_start(layer.k, batch, head))
             if self._copies:
-                self._copy(scratch, self._bind_start(layer.v, batch, head))
+                self.copy_values(scratch, self._bind_start(layer.v, batch, head))
             begin = T.Bind(work % shares * share)
             with T.serial(begin, T.Bind(tirx.min(begin + share, tiles))) as tile:
                 # The last tile is moved back to end with the queries: some are done twice.
@@ -129,22 +144,41 @@ class _AttentionWriter:
     def _bind_start(view: View, batch: Expr, head: Expr) -> Expr:
         return T.Bind(view.offset + batch * view.strides[0] + head * view.strides[1])
 
-    def _line(self, number: Expr) -> Expr:
+    @property
+    def _features(self) -> int:
+        """Steps that the products of a query and a key take."""
+        return self._layer.size // self.products_of_step
+
+    @property
+    def rows_of_values(self) -> int:
+        """Steps that the products of a query's weights and the values take."""
+        return -(-self._layer.keys // self.products_of_step)
+
+    @property
+    def first_value(self) -> int:
+        """Offset of the values that are brought together: behind the keys."""
+        return self._features * self._width
+
+    def line(self, number: Expr) -> Expr:
         """Return the offset of the scores of a query of the tile: behind keys and values."""
-        values = self._layer.keys * self._layer.value_size if self._copies else 0
-        return (self._layer.size + number) * self._width + values
+        values = self.rows_of_values * self._layer.value_size if self._copies else 0
+        return self.first_value + values + number * self._width
 
-    def _column(self, feature: Expr, block: Expr) -> Expr:
-        """Return the offset of a feature of a vector of keys: those that are read together lie together."""
+    def column(self, step: Expr, block: Expr) -> Expr:
+        """Return the offset of a step's vector of keys: those that are read together lie together."""
         group, position = block // self._vectors_per_read, block % self._vectors_per_read
-        return ((group * self._layer.size + feature) * self._vectors_per_read + position) * self._lanes
+        return ((group * self._features + step) * self._vectors_per_read + position) * self._lanes
 
-    def _copy(self, scratch: Any, begin: Expr) -> None:
+    def value(self, begin: Expr, key: Expr, block: Expr) -> Expr:
+        """Return one vector of the values of a head."""
+        return self._v[emit.ramp(begin + key * self._layer.v.strides[2] + block * self._lanes, self._lanes)]
+
+    def copy_values(self, scratch: Any, begin: Expr) -> None:
         """Bring the values of a head together, where they lie apart: tile after tile reads them."""
-        layer, lanes, first = self._layer, self._lanes, self._layer.size * self._width
+        layer, lanes = self._layer, self._lanes
         with T.serial(0, layer.keys) as key, T.serial(0, layer.value_size // lanes) as block:
-            value = self._v[emit.ramp(begin + key * layer.v.strides[2] + block * lanes, lanes)]
-            T.buffer_store(scratch, value, [emit.ramp(first + key * layer.value_size + block * lanes, lanes)])
+            target = self.first_value + key * layer.value_size + block * lanes
+            T.buffer_store(scratch, self.value(begin, key, block), [emit.ramp(target, lanes)])
 
     def _transpose(self, keys: Any, begin: Expr) -> None:
         """Bring the keys of a head into vectors along them; those behind the last are zero."""
@@ -167,8 +201,12 @@ class _AttentionWriter:
             T.Bind(self._k[emit.ramp(begin + (first + number) * stride + feature, lanes)]) for number in range(count)
         ]
         rows += [emit.splat(0.0, lanes)] * (lanes - count)
-        for number, column in enumerate(emit.transpose(rows)):
-            T.buffer_store(keys, column, [emit.ramp(self._column(feature + number, block), lanes)])
+        self.store_keys(keys, emit.transpose(rows), feature, block)
+
+    def store_keys(self, keys: Any, columns: Sequence[Expr], feature: Expr, block: Expr) -> None:
+        """Store some features of a vector of keys, one vector for each."""
+        for number, column in enumerate(columns):
+            T.buffer_store(keys, column, [emit.ramp(self.column(feature + number, block), self._lanes)])
 
     def _tile(self, scratch: Any, batch: Expr, head: Expr, row: Expr) -> None:
         layer, rows, lanes = self._layer, self._config.rows, self._lanes
@@ -176,21 +214,24 @@ class _AttentionWriter:
         masks_apart = layer.mask.strides[2] if layer.mask else 0
         masks = T.Bind(self._bind_start(layer.mask, batch, head) + row * masks_apart) if layer.mask else None
 
-        def weights(feature: Expr, block: Expr) -> Expr:
-            return scratch[emit.ramp(self._column(feature, block), lanes)]
+        def weights(step: Expr, block: Expr) -> Expr:
+            return scratch[emit.ramp(self.column(step, block), lanes)]
 
-        def query(number: int, feature: Expr) -> Expr:
-            return self._q[begin + number * layer.q.strides[2] + feature]
-
-        for block, sums, blocks in self._products(layer.size, self._filled, weights, query):
+        query = self.queries(scratch, begin)
+        for block, sums, blocks in self._products(self._features, self._filled, weights, query):
             for number, column in itertools.product(range(rows), range(blocks)):
                 mask = None if masks is None else masks + number * masks_apart
                 value = self._mask_scores(sums[number * blocks + column], mask, block + column)
-                T.buffer_store(scratch, value, [emit.ramp(self._line(number) + (block + column) * lanes, lanes)])
+                T.buffer_store(scratch, value, [emit.ramp(self.line(number) + (block + column) * lanes, lanes)])
         factors = emit.on_stack(rows, lanes)
         with T.serial(0, rows) as number:
             T.buffer_store(factors, emit.splat(self._exponentials(scratch, number), lanes), [number])
         self._results(scratch, factors, batch, head, row)
+
+    def queries(self, scratch: Any, begin: Expr) -> Callable[[int, Expr], Expr]:  # noqa: ARG002 - others copy them
+        """Return what reads a step's factor of a query of a tile, which begins there."""
+        stride = self._layer.q.strides[2]
+        return lambda number, step: self._q[begin + number * stride + step]
 
     def _products(
         self,
@@ -212,10 +253,13 @@ class _AttentionWriter:
                 for number in range(rows):
                     number_vector = T.Bind(emit.splat(factor(number, step), self._lanes))
                     for column, vector in enumerate(line):
-                        sums[number * blocks + column] = multiply_add(
-                            self._machine, sums[number * blocks + column], vector, number_vector
-                        )
+                        index = number * blocks + column
+                        sums[index] = self.multiply_add(sums[index], vector, number_vector)
             yield block, [T.Bind(sums[column]) for column in range(rows * blocks)], blocks
+
+    def multiply_add(self, total: Expr, vector: Expr, factor: Expr) -> Expr:
+        """Return a sum with the product of two vectors added."""
+        return multiply_add(self._machine, total, vector, factor)
 
     def _mask_scores(self, value: Expr, mask: Expr, block: Expr) -> Expr:
         """Return scores with scale and mask; keys behind the last are never the largest, and weigh nothing."""
@@ -252,32 +296,34 @@ class _AttentionWriter:
         lanes, functions = self._lanes, self._functions
         maxima, total = emit.Registers(1, lanes), emit.Registers(1, lanes)
         maxima[0], total[0] = functions.number(-math.inf), functions.number(0.0)
-        line = T.Bind(self._line(number))
+        line = T.Bind(self.line(number))
         with T.serial(0, self._vectors) as block:
             maxima[0] = tirx.max(scratch[emit.ramp(line + block * lanes, lanes)], maxima[0])
         # Exponentials of differences from the largest score cannot overflow.
         largest = T.Bind(emit.splat(_fold_lanes(maxima[0], lanes, tirx.max), lanes))
         with T.serial(0, self._vectors) as block:
-            indices = [emit.ramp(T.Bind(line + block * lanes), lanes)]
-            value = functions.exp(scratch[indices[0]] - largest)
-            T.buffer_store(scratch, value, indices)
+            value = functions.exp(scratch[emit.ramp(line + block * lanes, lanes)] - largest)
+            self.store_weights(scratch, line, block, value)
             total[0] = total[0] + value
         return tirx.const(1.0, "float32") / _fold_lanes(total[0], lanes, lambda first, second: first + second)
+
+    def store_weights(self, scratch: Any, line: Expr, block: Expr, value: Expr) -> None:
+        """Store the weights of a vector of keys in the place of their scores."""
+        T.buffer_store(scratch, value, [emit.ramp(T.Bind(line + block * self._lanes), self._lanes)])
 
     def _results(self, scratch: Any, factors: Any, batch: Expr, head: Expr, row: Expr) -> None:
         layer, rows, lanes = self._layer, self._config.rows, self._lanes
         values, out = self._bind_start(layer.v, batch, head), self._bind_start(layer.out, batch, head)
-        copied = layer.size * self._width
 
-        def weights(key: Expr, block: Expr) -> Expr:
+        def weights(step: Expr, block: Expr) -> Expr:
             if self._copies:
-                return scratch[emit.ramp(copied + key * layer.value_size + block * lanes, lanes)]
-            return self._v[emit.ramp(values + key * layer.v.strides[2] + block * lanes, lanes)]
+                return scratch[emit.ramp(self.first_value + step * layer.value_size + block * lanes, lanes)]
+            return self.value(values, step, block)
 
-        def score(number: int, key: Expr) -> Expr:
-            return scratch[self._line(number) + key]
+        def score(number: int, step: Expr) -> Expr:
+            return scratch[self.line(number) + step]
 
-        for block, sums, blocks in self._products(layer.keys, layer.value_size // lanes, weights, score):
+        for block, sums, blocks in self._products(self.rows_of_values, layer.value_size // lanes, weights, score):
             for number, column in itertools.product(range(rows), range(blocks)):
                 index = out + (row + number) * layer.out.strides[2] + (block + column) * lanes
                 value = sums[number * blocks + column] * factors[number]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tests.support.cpu_kernels import AARCH64, MIDDLE, NARROW, WIDE, assembly, random, run
+from toolchain.backends.cpu import kernels
 from toolchain.backends.cpu.kernels import attention as template
 from toolchain.backends.cpu.kernels.attention import Config
+from toolchain.backends.cpu.kernels.bfloat16 import attention as bfloat16
 from toolchain.backends.cpu.layers import Attention, View, from_json, task_of, to_json
 
 
@@ -37,11 +41,12 @@ def seen(array, view, count, size):
     return np.lib.stride_tricks.as_strided(full, (batch, heads, count, size), strides).astype(np.float64)
 
 
-def check(layer, machine, config):
+def check(layer, machine, config, within=1e-5):
     assert from_json(to_json(layer)) == task_of(layer) == layer
+    used = bfloat16 if layer.bfloat16 else template
     inputs = [random(view.shape, seed) for seed, view in enumerate((layer.q, layer.k, layer.v))]
     masks = [random(layer.mask.shape, 5)] if layer.mask else []
-    actual = run(template.kernel(layer, machine, config), [*inputs, *masks], np.full(layer.out.shape, 77, np.float32))
+    actual = run(used.kernel(layer, machine, config), [*inputs, *masks], np.full(layer.out.shape, 77, np.float32))
     q, k, v = (
         seen(array, view, count, size)
         for array, view, count, size in zip(
@@ -55,11 +60,11 @@ def check(layer, machine, config):
     scores = q @ k.transpose(0, 1, 3, 2) * layer.scale + (masks[0] if masks else 0)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     out = (weights / weights.sum(-1, keepdims=True)) @ v
-    np.testing.assert_allclose(seen(actual, layer.out, layer.queries, layer.value_size), out, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(seen(actual, layer.out, layer.queries, layer.value_size), out, rtol=within, atol=within)
 
 
-@pytest.mark.parametrize("machine", [WIDE, MIDDLE, NARROW], ids=["wide", "middle", "narrow"])
-@pytest.mark.parametrize(
+each_machine = pytest.mark.parametrize("machine", [WIDE, MIDDLE, NARROW], ids=["wide", "middle", "narrow"])
+each_layer = pytest.mark.parametrize(
     "one",
     [
         layer(17, 49, mask=(1, 3, 17, 49)),
@@ -70,9 +75,27 @@ def check(layer, machine, config):
     ],
     ids=["mask of each head", "mask of each batch", "few keys", "no mask", "as many keys as queries"],
 )
+
+
+@each_machine
+@each_layer
 def test_best_config(one, machine):
     assert template.covers(one)
     check(one, machine, template.configs(one, machine)[0][0])
+
+
+@each_machine
+@each_layer
+def test_in_bfloat16(one, machine):
+    one, machine = replace(one, bfloat16=True), replace(machine, bfloat16="portable")
+    assert bfloat16.covers(one)
+    check(one, machine, bfloat16.configs(one, machine)[0][0], within=3e-2)
+
+
+def test_bfloat16_is_chosen_where_many_queries_share_the_keys():
+    zen = replace(WIDE, bfloat16="vdpbf16ps")
+    assert kernels.in_bfloat16(layer(257, 257, 64, 64), zen).bfloat16
+    assert not kernels.in_bfloat16(layer(1, 257, 64, 64), zen).bfloat16
 
 
 @pytest.mark.parametrize("config", [Config(1, 1), Config(6, 4), Config(4, 3)])

@@ -26,7 +26,7 @@ PAIR = 2
 ROUNDING = 3
 """Vector operations that load, round and store one vector of floats."""
 
-_DOT, _ROUND = "toolchain_bfloat16_dot", "toolchain_bfloat16_round"
+_DOT, _ROUND, _PAIR = "toolchain_bfloat16_dot", "toolchain_bfloat16_round", "toolchain_bfloat16_pair"
 _HALF = 16  # bits
 _QUIET = 0x40  # the bit that makes the upper half of a NaN one
 
@@ -39,6 +39,11 @@ def multiply_add(machine: Machine, total: Expr, weights: Expr, numbers: Expr) ->
 def round_pairs(machine: Machine, numbers: Expr) -> Expr:
     """Return a vector of float32 as half as many pairs."""
     return tirx.call_pure_extern(emit.wide("int32", machine.lanes // PAIR), _ROUND, numbers)
+
+
+def pair(machine: Machine, first: Expr, second: Expr) -> Expr:
+    """Return two vectors of float32 as one of pairs: each lane has a number of both."""
+    return tirx.call_pure_extern(emit.wide("int32", machine.lanes), _PAIR, first, second)
 
 
 def pair_up(weights: NDArray[np.float32], pairs: int) -> NDArray[np.int32]:
@@ -61,7 +66,7 @@ def pair_up(weights: NDArray[np.float32], pairs: int) -> NDArray[np.int32]:
 
 
 def with_definitions(function: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc:
-    """Return a kernel together with what its calls of `multiply_add` and `round_pairs` call."""
+    """Return a kernel together with what its calls of `multiply_add`, `round_pairs` and `pair` call."""
     return emit.with_llvm(function, _definitions(machine.lanes, has_instructions=machine.bfloat16 == "vdpbf16ps"))
 
 
@@ -86,6 +91,12 @@ def _definitions(lanes: int, *, has_instructions: bool) -> str:
         f"{dot(lanes)}  ret {floats} %sum\n}}\n"
         f"define {pairs} @{_ROUND}({floats} %numbers) alwaysinline nounwind {{\n"
         f"{rounding(lanes)}  %pairs = bitcast {halves} %upper to {pairs}\n  ret {pairs} %pairs\n}}\n"
+        f"define {integers} @{_PAIR}({floats} %first, {floats} %second) alwaysinline nounwind {{\n"
+        f"  %a = call {pairs} @{_ROUND}({floats} %first)\n  %b = call {pairs} @{_ROUND}({floats} %second)\n"
+        f"  %a.halves = bitcast {pairs} %a to {halves}\n  %b.halves = bitcast {pairs} %b to {halves}\n"
+        f"  %low = zext {halves} %a.halves to {integers}\n  %wide = zext {halves} %b.halves to {integers}\n"
+        f"  %high = shl {integers} %wide, {_splat(_HALF, lanes)}\n"
+        f"  %both = or {integers} %low, %high\n  ret {integers} %both\n}}\n"
         + (_declarations(lanes) if has_instructions else "")
     )
 
