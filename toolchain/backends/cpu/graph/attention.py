@@ -188,12 +188,22 @@ def _take(array: Array, maker: Operation, _: Value) -> Array | None:
     return piece if index.shape else piece.squeeze(axis)
 
 
+def _slice(array: Array, maker: Operation, _: Value) -> Array | None:
+    axes, begins, ends, *steps = ([int(number) for number in field.fields] for field in maker.call.args[1:])
+    if any(step != 1 for field in steps for step in field):
+        return None
+    for axis, begin, end in zip(axes, begins, ends, strict=True):
+        array = array[(slice(None),) * (axis % array.ndim) + (slice(begin, end),)]
+    return array
+
+
 _VIEWS: dict[str, Callable[[Array, Operation, Value], Array | None]] = {
     **dict.fromkeys(_RESHAPES, lambda array, _, value: np.reshape(array, value.shape or (), copy=False)),
     "permute_dims": lambda array, maker, _: array.transpose(
         None if maker.attributes.axes is None else [int(axis) for axis in maker.attributes.axes]
     ),
     "split": _split,
+    "strided_slice": _slice,
     "take": _take,
 }
 
