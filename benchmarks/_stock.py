@@ -61,7 +61,9 @@ class Engine:
         return {name: one.numpy() for name, one in zip(self._names, values, strict=True)}
 
 
-def tuned(model: str, trials: int, folder: Path, each: int = ROUND, *, build: bool = False) -> dict[str, Any]:
+def tuned(
+    model: str, trials: int, folder: Path, each: int = ROUND, *, board_name: str = "local", build: bool = False
+) -> dict[str, Any]:
     """Tune in a process of its own; returns what became of the trials and of the kernels.
 
     Args:
@@ -69,9 +71,11 @@ def tuned(model: str, trials: int, folder: Path, each: int = ROUND, *, build: bo
         trials: Of all kernels together.
         folder: Where TVM's database goes, and the builds.
         each: Candidates of a kernel before the next one's turn.
+        board_name: A board type that this machine can run.
         build: Whether the model is built as well, untuned and tuned.
     """
     words = [sys.executable, __file__, model, "--trials", str(trials), "--round", str(each), "--folder", folder]
+    words += ["--board", board_name]
     environment = {**os.environ, "TVM_NUM_THREADS": str(os.cpu_count())}
     words += ["--build"] if build else []
     done = subprocess.run(words, check=False, capture_output=True, text=True, env=environment)
@@ -81,18 +85,18 @@ def tuned(model: str, trials: int, folder: Path, each: int = ROUND, *, build: bo
     return found
 
 
-def _tune(model: str, trials: int, folder: Path, each: int, *, build: bool) -> dict[str, Any]:
+def _tune(given: argparse.Namespace) -> dict[str, Any]:
     """Do what a user of TVM does."""
-    target = backend_of(board.load("local").resolved()).target
-    module = relax.transform.DecomposeOpsForInference()(importer.import_model(models.load(model)).module)
+    target = backend_of(board.load(given.board).resolved()).target
+    module = relax.transform.DecomposeOpsForInference()(importer.import_model(models.load(given.model)).module)
     with target:
         kernels = relax.get_pipeline("zero")(module)
     start = time.monotonic()
     # Each of its builders first imports descriptions of intrinsics, for 15 s of CPU time. With the 30 s that it gives a
     # candidate by default all of them fail on a busy machine; that is part of its rate, and not of what it finds.
-    builder = ms.builder.LocalBuilder(timeout_sec=_PATIENCE_S) if build else "local"
+    builder = ms.builder.LocalBuilder(timeout_sec=_PATIENCE_S) if given.build else "local"
     database = ms.relax_integration.tune_relax(
-        kernels, {}, target, str(folder), trials, num_trials_per_iter=each, builder=builder
+        kernels, {}, target, str(given.folder), given.trials, num_trials_per_iter=given.round, builder=builder
     )
     records = database.get_all_tuning_records()
     found = {
@@ -100,7 +104,7 @@ def _tune(model: str, trials: int, folder: Path, each: int, *, build: bool) -> d
         "failed": sum(float(one.run_secs[0]) > _FAILED_S for one in records),
         "tuning_s": time.monotonic() - start,
     }
-    return found | _build(module, kernels, database, target, folder) if build else found
+    return found | _build(module, kernels, database, target, given.folder) if given.build else found
 
 
 def _build(
@@ -121,9 +125,9 @@ def main() -> None:
     parser.add_argument("--trials", type=int, required=True)
     parser.add_argument("--round", type=int, required=True)
     parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--board", required=True)
     parser.add_argument("--build", action="store_true")
-    given = parser.parse_args()
-    print(json.dumps(_tune(given.model, given.trials, given.folder, given.round, build=given.build)))
+    print(json.dumps(_tune(parser.parse_args())))
 
 
 if __name__ == "__main__":

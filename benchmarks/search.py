@@ -1,7 +1,7 @@
 """Is tuned slower than the default, and how does it stand to stock MetaSchedule? Tunes by both, then runs in turns.
 
-    python benchmarks/search.py [--networks vit-script ...] [--trials 128] [--turns 24] [--round 16] [--json FILE]
-                                [--work FOLDER]
+    python benchmarks/search.py [--networks vit-script ...] [--trials 128] [--turns 24] [--round 16] [--board BOARD]
+                                [--estimates] [--no-stock] [--json FILE] [--work FOLDER]
 
 Each network is tuned by `toolchain tune` and by TVM's `tune_relax`, each in a process of its own, with as many trials;
 the toolchain's finals come on top. Then ONNX Runtime and four builds run the network, in turns, in one process, on as
@@ -10,6 +10,10 @@ what TVM makes without a database and with that of this run. TVM gets the graph 
 
 `--round` is how many candidates TVM measures of a kernel before it goes on to another one. With its default of 64 most
 kernels of a network would have no trial at all; 16 is what the toolchain does.
+
+`--board` is a board type that this machine can run, such as `x86_64-v3` for its code without AVX-512. With
+`--estimates` the default is a build without any records, as on a CPU that the shipped ones are not for. `--no-stock`
+leaves TVM's own tuner out, which takes most of the time.
 
 The exit code is 1 where outputs are not the same, in which case no times are told, or where tuned is slower than the
 default by more than 2 %. `layernorm-softmax` is a chain of those two that is made here.
@@ -20,6 +24,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import os
 import subprocess
 import sys
@@ -93,10 +98,11 @@ def network_of(name: str, folder: Path) -> Network:
     return dataclasses.replace(obtain(str(folder / f"{NORMS}.onnx"), folder), name=NORMS)
 
 
-def tuned(network: Network, trials: int, records: Path) -> dict[str, Any]:
+def tuned(network: Network, given: argparse.Namespace, records: Path) -> dict[str, Any]:
     """Tune with the toolchain; returns what became of the trials and of the kernels."""
     program = Path(sys.executable).with_name("toolchain")
-    words = [program, "tune", network.path, "--trials", str(trials), "--records", records, "--json"]
+    words = [program, "tune", network.path, "--board", given.board, "--trials", str(given.trials)]
+    words += ["--records", records, "--json"]
     found = json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout)
     verdicts = [task["verdict"] for task in found["tasks"]]
     return {
@@ -108,9 +114,9 @@ def tuned(network: Network, trials: int, records: Path) -> dict[str, Any]:
     }
 
 
-def built(network: Network, records: str | Path, folder: Path) -> _peers.Ours:
-    """Load what a user builds with some records."""
-    _product.build(network, folder, ["--records", records])
+def built(network: Network, options: Sequence[str | Path], folder: Path) -> _peers.Ours:
+    """Load what a user builds with some options."""
+    _product.build(network, folder, options)
     return _peers.Ours(folder, (), THREADS)
 
 
@@ -133,18 +139,22 @@ def of_network(name: str, given: argparse.Namespace, folder: Path) -> dict[str, 
     folder.mkdir(parents=True)
     network = network_of(name, folder)
     note(f"--- {name}: toolchain tune")
-    row: dict[str, Any] = {"network": name, "toolchain": tuned(network, given.trials, folder / "records.jsonl")}
-    note(f"--- {name}: tune_relax")
-    row["stock"] = _stock.tuned(str(network.path), given.trials, folder, given.round, build=True)
+    row: dict[str, Any] = {"network": name, "toolchain": tuned(network, given, folder / "records.jsonl")}
+    if given.stock:
+        note(f"--- {name}: tune_relax")
+        row["stock"] = _stock.tuned(
+            str(network.path), given.trials, folder, given.round, board_name=given.board, build=True
+        )
     note(f"--- {name}: {given.turns} turns")
+    default = ["--no-records"] if given.estimates else ["--records", SHIPPED]
     engines = {
         # The first, since TVM binds threads to CPUs.
         ORT: _peers.Ort(network.path, network.source.output_names, THREADS),
-        "default": built(network, SHIPPED, folder / "default"),
-        "tuned": built(network, folder / "records.jsonl", folder / "tuned"),
-        "TVM": _stock.Engine(folder / _stock.UNTUNED, network.source.inputs, network.source.output_names),
-        "TVM tuned": _stock.Engine(folder / _stock.TUNED, network.source.inputs, network.source.output_names),
+        "default": built(network, ["--board", given.board, *default], folder / "default"),
+        "tuned": built(network, ["--board", given.board, "--records", folder / "records.jsonl"], folder / "tuned"),
     }
+    for one, library in (("TVM", _stock.UNTUNED), ("TVM tuned", _stock.TUNED)) if given.stock else ():
+        engines[one] = _stock.Engine(folder / library, network.source.inputs, network.source.output_names)
     libraries = [folder / one / _product.BUNDLE / bundle.LIBRARY for one in ("default", "tuned")]
     row["same_code"] = libraries[0].read_bytes() == libraries[1].read_bytes()
     row["max_abs"] = differences(engines, network.samples(1)[0])
@@ -157,7 +167,8 @@ def of_network(name: str, given: argparse.Namespace, folder: Path) -> dict[str, 
     seconds = {one: [[value / 1000 for value in turn] for turn in each] for one, each in turns.items()}
     row["disturbed"] = sum(not quiet for each in bursts.values() for _, quiet in each)
     row["engines"] = {one: _peers_turns.summary(each) for one, each in turns.items()}
-    row["ratios"] = {f"{new} / {base}": _ab.ratio(seconds[base], seconds[new]) for base, new in PAIRS}
+    pairs = [pair for pair in PAIRS if set(pair) <= set(seconds)]
+    row["ratios"] = {f"{new} / {base}": _ab.ratio(seconds[base], seconds[new]) for base, new in pairs}
     return row
 
 
@@ -182,13 +193,17 @@ def verdict(row: Mapping[str, Any]) -> str:
 def told(rows: Sequence[Mapping[str, Any]]) -> str:
     """Say what came out."""
     good = [row for row in rows if same(row)]
-    times = [["network", *(f"{one} ms" for one in (ORT, *BUILDS))]]
-    times += [[row["network"], *(f"{row['engines'][one]['median_ms']:.3f}" for one in (ORT, *BUILDS))] for row in good]
-    ratios = [["times as fast (95 %)", *(f"{new} / {base}" for base, new in PAIRS), "tuned is, to the default"]]
-    ratios += [[row["network"], *map(_ab.told, row["ratios"].values()), verdict(row)] for row in good]
+    engines = [one for one in (ORT, *BUILDS) if any(one in row["engines"] for row in good)]
+    pairs = [f"{new} / {base}" for base, new in PAIRS if {base, new} <= set(engines)]
+    times = [["network", *(f"{one} ms" for one in engines)]]
+    times += [[row["network"], *(f"{row['engines'][one]['median_ms']:.3f}" for one in engines)] for row in good]
+    ratios = [["times as fast (95 %)", *pairs, "tuned is, to the default"]]
+    ratios += [[row["network"], *(_ab.told(row["ratios"][one]) for one in pairs), verdict(row)] for row in good]
+    if len(good) > 1:
+        ratios.append(["geometric mean", *(f"{mean_ratio(good, one):.3f}" for one in pairs), ""])
     lines = [str(Table(table)) + "\n" for table in (times, ratios)]
     for row in rows:
-        for which in ("toolchain", "stock"):
+        for which in [one for one in ("toolchain", "stock") if one in row]:
             one = row[which]
             counts = f"{one['trials']} trials, {one['failed']} failed, {one['tuning_s']:.0f} s"
             kernels = f"{one['replaced']} of {one['kernels']} kernels replaced, the others stay untuned"
@@ -197,6 +212,11 @@ def told(rows: Sequence[Mapping[str, Any]]) -> str:
         end = f"other work disturbed {row['disturbed']} turns" if same(row) else "NOT TIMED"
         lines.append(f"{row['network']}: outputs off ONNX Runtime's by {off}; {end}")
     return "\n".join(lines)
+
+
+def mean_ratio(rows: Sequence[Mapping[str, Any]], pair: str) -> float:
+    """Return the geometric mean of a ratio over all networks."""
+    return math.exp(sum(math.log(row["ratios"][pair]["value"]) for row in rows) / len(rows))
 
 
 def note(line: str) -> None:
@@ -211,6 +231,9 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=128)
     parser.add_argument("--turns", type=int, default=24)
     parser.add_argument("--round", type=int, default=16)
+    parser.add_argument("--board", default="local")
+    parser.add_argument("--estimates", action="store_true", help="the default has no records")
+    parser.add_argument("--no-stock", dest="stock", action="store_false", help="without TVM's own tuner")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--work", type=Path, help="keep models, records and builds in this folder, which is new")
     given = parser.parse_args()
