@@ -71,7 +71,7 @@ class _Samples(ort.quantization().CalibrationDataReader):  # type: ignore[misc]
         return self._left.pop() if self._left else None
 
 
-def _quantized(source: Path, target: Path, form: str, samples: Sequence[dict[str, np.ndarray]]) -> None:
+def quantized_by_onnxruntime(source: Path, target: Path, form: str, samples: Sequence[dict[str, np.ndarray]]) -> None:
     """Quantize by ONNX Runtime's tool."""
     tool = ort.quantization()
     tool.quantize_static(
@@ -101,7 +101,7 @@ def _shown(name: str, form: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         plain, file = Path(folder) / "float.onnx", Path(folder) / "int8.onnx"
         onnx.save(onnx.shape_inference.infer_shapes(simplify.plain(loaded, converters.names())), plain)
-        _quantized(plain, file, form, samples)
+        quantized_by_onnxruntime(plain, file, form, samples)
         floats, own = model.load(str(plain)), model.load(str(file))
     results = list(floats.output_names)
     exact, theirs = Probe(floats.proto, results), Probe(own.proto, results, optimized=False)

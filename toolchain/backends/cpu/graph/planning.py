@@ -149,10 +149,12 @@ class Planning:
             longer = longer.with_result_grid(result_grid, self.byte)
         if longer is None or not self._is_covered(longer):
             return None
-        # The longer layer replaces the shorter one, whose result no longer exists.
-        self.items.remove(plan)
         del self._ends[plan.out]
-        self.blocked.discard(plan.out)
+        # The longer layer replaces the shorter one, whose result no longer exists. One that is not kept may still get
+        # longer, or it is dropped: then others read the shorter one's result.
+        if not isinstance(longer, ImagePlan) or longer.is_kept:
+            self.items.remove(plan)
+            self.blocked.discard(plan.out)
         self._add(longer)
         return longer
 

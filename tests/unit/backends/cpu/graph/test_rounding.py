@@ -527,6 +527,27 @@ def test_a_layer_on_floats_and_one_on_bytes_meet_in_blocks(tmp_path):
     assert (rounding.data.dtype, rounding.data.lanes, rounding.out.dtype) == ("float32", 16, "uint8")
 
 
+def test_a_gate_of_bytes_whose_product_stays_in_floats(tmp_path):
+    """The product belongs to the gate's layer, and is dropped where a layer on floats reads it; the gate is not."""
+    require_dot()
+    constants = {"w": weights(16, 16, 1, 1), "d": random((16, 1, 3, 3), 1)}
+    constants |= {"scale": np.float32(0.05), "fine": np.float32(1 / 255), "zero": np.uint8(128), "low": np.uint8(0)}
+    nodes = [
+        node("Conv", ["x", "w"], ["c"]),
+        node("HardSigmoid", ["c"], ["h"]),
+        node("QuantizeLinear", ["c", "scale", "zero"], ["c8"]),
+        node("DequantizeLinear", ["c8", "scale", "zero"], ["cn"]),
+        node("QuantizeLinear", ["h", "fine", "low"], ["h8"]),
+        node("DequantizeLinear", ["h8", "fine", "low"], ["hn"]),
+        node("Mul", ["cn", "hn"], ["m"]),
+        node("Conv", ["m", "d"], ["y"], group=16, pads=[1, 1, 1, 1]),
+    ]
+    proto = floating(nodes, (1, 16, 6, 6), constants)
+    module, data = lowered(imported(proto), WIDE), random((1, 16, 6, 6), 10)
+    reference = nets.run(proto, {"x": data})[0]
+    np.testing.assert_allclose(compiled(module, WIDE)(data), reference, atol=0.02 * np.abs(reference).max())
+
+
 def test_sizes_of_layers_are_those_of_the_network(tmp_path):
     first, second = (layer for layer in layers(lowered(imported(quantized(residual(36), tmp_path)), WIDE))[1:3])
     assert (first.out.channels, first.out.blocks, first.out.height) == (36, 3, 6)

@@ -1,0 +1,197 @@
+"""What int8 costs and gains on a CPU: `toolchain quantize --for cpu` beside ONNX Runtime's quantizer, and float32.
+
+    python benchmarks/int8.py [NAME ...] [--min-snr 30] [--threads 2] [--rounds 8] [--json FILE] [--work FOLDER]
+
+The networks come from public wheels, with trained weights (tests/data/third_party.toml). Both quantizers get the same
+16 samples: pictures of words where an input is a picture, otherwise random numbers. ONNX Runtime's tool has its
+defaults, with a scale for each channel of the weights; ours keeps layers float until the outputs have `--min-snr` dB on
+the samples. Signal over noise, and how often the first class is the same, are of ONNX Runtime, on other samples.
+
+Each file is then measured where its maker would run it, in turns, in processes of their own as in `cpu.py`: float32 and
+our int8 file in our library, float32 and ONNX Runtime's int8 file in ONNX Runtime.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import _peers_networks
+import _product
+import numpy as np
+import onnx
+from _engine import save
+from cpu import Child, Condition, Given, cpu_name, in_turns, note
+from quantize import picture, quantized_by_onnxruntime
+
+from benchmarks import _ab
+from toolchain.errors import ToolchainError
+from toolchain.models import converters, inputs, ort, simplify
+from toolchain.models import source as models
+from toolchain.quantize.calibrate import Probe
+from toolchain.quantize.network import Noise
+from toolchain.report import Table
+
+CLASSIFIERS = ("ppocr-v2-cls", "orientation")
+NETWORKS = (
+    *CLASSIFIERS,
+    *("nudenet-320n", "ppocr-v4-det", "ddddocr-det", "centerface", "layout-cdla"),
+    *("ppocr-v4-rec", "ddddocr-common", "basic-pitch", "smart-turn", "dnsmos"),
+)
+_SAMPLES, _OTHERS = 16, 16
+_CHANNELS = 3  # of a picture
+
+Arrays = dict[str, np.ndarray]
+
+
+def samples_of(name: str, source: models.SourceModel, seeds: Sequence[int]) -> list[Arrays]:
+    """Return samples of a network: pictures for its only input if that is one."""
+    specs = source.inputs
+    is_picture = len(specs) == 1 and len(specs[0].shape) == 4 and specs[0].shape[1] == _CHANNELS
+    return [picture(name, specs[0], seed) if is_picture else inputs.random(specs, seed) for seed in seeds]
+
+
+def quantized_by_us(source: Path, target: Path, samples: Sequence[Arrays], min_snr: float) -> dict[str, Any]:
+    """Quantize by the command; returns its report, with the seconds that it took."""
+    folder = target.with_suffix(".samples")
+    folder.mkdir()
+    for number, sample in enumerate(samples):
+        np.savez(folder / f"{number}.npz", **sample)
+    program = Path(sys.executable).with_name("toolchain")
+    words = [program, "quantize", source, "--for", "cpu", "--calibration", folder, "--min-snr", str(min_snr)]
+    start = time.monotonic()
+    done = subprocess.run([*words, "-o", target, "--json"], check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip()[-500:])
+    return json.loads(done.stdout) | {"seconds": time.monotonic() - start}
+
+
+def fidelity(exact: Probe, file: Path, results: Sequence[str], samples: Sequence[Arrays]) -> dict[str, float]:
+    """Compare a quantized file with the network in floats."""
+    other = Probe(models.load(str(file)).proto, list(results), optimized=False)
+    noise, same = Noise(), 0
+    for sample in samples:
+        wanted, found = exact.run(sample), other.run(sample)
+        for result in results:
+            noise.add(wanted[result], found[result])
+        same += int(wanted[results[0]].argmax() == found[results[0]].argmax())
+    return {"snr_db": noise.ratio, "first_class": same / len(samples)}
+
+
+def measured(name: str, given: Given, min_snr: float) -> dict[str, Any]:
+    """Quantize a network by both, and measure both files and the network in floats."""
+    work = given.work / name
+    work.mkdir(parents=True)
+    loaded = models.load(str(_peers_networks.obtain(name, work).path))
+    files = {one: work / f"{one}.onnx" for one in ("float", "ours", "folded", "theirs")}
+    onnx.save(onnx.shape_inference.infer_shapes(simplify.plain(loaded, converters.names())), files["float"])
+    floats = models.load(str(files["float"]))
+    results, exact = list(floats.output_names), Probe(floats.proto, list(floats.output_names))
+    samples = samples_of(name, floats, range(_SAMPLES))
+    others = samples_of(name, floats, range(1000, 1000 + _OTHERS))
+    row: dict[str, Any] = {"network": name, "report": quantized_by_us(files["float"], files["ours"], samples, min_snr)}
+    # What ONNX Runtime's tool asks for: its own fusions first, such as of batch normalisations.
+    ort.quantization().shape_inference.quant_pre_process(files["float"], files["folded"], skip_symbolic_shape=True)
+    quantized_by_onnxruntime(files["folded"], files["theirs"], "QDQ", samples)
+    row |= {one: fidelity(exact, files[one], results, others) for one in ("ours", "theirs")}
+    save(work / "inputs.npz", others[:1])
+    with contextlib.ExitStack() as stack:
+        inside = Given(**{**vars(given), "work": work})
+        children = {}
+        for one, engines in (("float", ("ours", "ort")), ("ours", ("ours",)), ("theirs", ("ort",))):
+            file, network = files[one], _peers_networks.obtain(str(files[one]), work)
+            for engine in engines:
+                folder = work / f"{one}-{engine}"
+                if engine == "ours":
+                    _product.build(network, folder)
+                    row[f"{one}_params"] = sum(path.stat().st_size for path in folder.rglob("params*"))
+                child = Child(engine, folder if engine == "ours" else file, network, inside)
+                children[f"{one} {engine}"] = stack.enter_context(child)
+        turns = in_turns(children, given.rounds)
+    seconds = {key: [[value / 1000 for value in turn] for turn in each] for key, each in turns.items()}
+    row["ms"] = {key: float(np.median([np.median(turn) for turn in each])) for key, each in turns.items()}
+    row["speedup"] = _ab.ratio(seconds["float ours"], seconds["ours ours"])
+    row["against_onnxruntime"] = _ab.ratio(seconds["ours ours"], seconds["theirs ort"])
+    return row
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Render the results."""
+    head = ["network", "dB ours", "dB ORT", "class ours", "class ORT", "float layers", "quantize s"]
+    head += ["MB float32", "MB int8", "float32 ms", "int8 ms", "ORT float32", "ORT int8", "speed-up", "ours/ORT int8"]
+    lines = [head]
+    for row in rows:
+        kept, layers = len(row["report"]["kept"]), len(row["report"]["layers"])
+        lines.append(
+            [
+                row["network"],
+                *(f"{row[one]['snr_db']:.1f}" for one in ("ours", "theirs")),
+                *(
+                    f"{row[one]['first_class']:.0%}" if row["network"] in CLASSIFIERS else "-"
+                    for one in ("ours", "theirs")
+                ),
+                f"{kept} of {kept + layers}",
+                f"{row['report']['seconds']:.0f}",
+                *(f"{row[key] / 1e6:.1f}" for key in ("float_params", "ours_params")),
+                *(f"{row['ms'][key]:.2f}" for key in ("float ours", "ours ours", "float ort", "theirs ort")),
+                f"{row['speedup']['value']:.2f}",
+                f"{row['against_onnxruntime']['value']:.2f}",
+            ]
+        )
+    means = (
+        math.exp(sum(math.log(row[key]["value"]) for row in rows) / max(1, len(rows)))
+        for key in ("speedup", "against_onnxruntime")
+    )
+    lines.append(["geometric mean", *[""] * (len(head) - 3), *(f"{mean:.2f}" for mean in means)])
+    return str(Table(lines))
+
+
+def main() -> None:
+    """Measure all networks; what fails is named, and the exit code is 1."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("networks", nargs="*", default=NETWORKS, metavar="NAME")
+    parser.add_argument("--min-snr", type=float, default=30.0)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--work", type=Path, help="keep models and bundles in this folder, which is new")
+    arguments = parser.parse_args()
+    logging.disable(logging.WARNING)  # of ONNX Runtime's tool: one for each layer
+    rows, failed = [], []
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
+        work = (arguments.work or Path(folder)).resolve()
+        given = Given(
+            threads=arguments.threads, rounds=arguments.rounds, conditions=[Condition()], peers=None, before=None,
+            bfloat16=False, build=[], engines=["ort"], work=work, built=False,
+        )  # fmt: skip
+        for name in arguments.networks:
+            note(f"--- {name}")
+            try:
+                rows.append(measured(name, given, arguments.min_snr))
+            except (RuntimeError, ToolchainError) as fault:
+                note(f"{name} is not measured: {fault}")
+                failed.append(name)
+                continue
+            note(table(rows[-1:]))
+            if arguments.json:
+                arguments.json.write_text(json.dumps({"cpu": cpu_name(), "networks": rows}, indent=1), encoding="utf-8")
+    print(table(rows))
+    if failed:
+        sys.exit(f"not measured: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()
