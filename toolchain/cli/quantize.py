@@ -305,12 +305,13 @@ def _decibels(ratio: float | None) -> str:
 
 def _render_real(result: QuantizedModel) -> list[str | Table]:
     unit = result.unit
+    others = " of the same" if result.judged == result.samples else " others"
     before = "exact" if result.before is None else f"{result.before:.4g} {unit}".rstrip()
     agreement = result.top1_agreement
     rows = [
         ("quantized", f"{len(result.layers)} layers, ranges by {result.method}"),
         ("on floats", ", ".join([*(layer.name for layer in result.kept), *result.excluded]) or "none"),
-        ("samples", str(result.samples)),
+        ("samples", f"{result.samples} for the ranges, {result.judged}{others} for the figures"),
         ("output", f"{_decibels(result.output_snr_db)} signal over noise, against floats"),
         ("top-1", "the outputs are not classes" if agreement is None else f"{agreement:.1%} the same as floats"),
     ]

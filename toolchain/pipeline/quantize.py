@@ -26,12 +26,15 @@ from toolchain.quantize import Settings, network
 from toolchain.quantize.calibrate import Probe
 from toolchain.quantize.float_layers import Budget, Choice, FloatLayer, choose
 from toolchain.quantize.real_scales import CALIBRATORS, FloatNetwork, Layer, Quantizer, calibrate, float_network
+from toolchain.quantize.samples import Selection
 from toolchain.quantize.write import Written
 from toolchain.tensors import Tensors, TensorSpec
 
 _INT8 = "int8"
 _USUAL_DB = 30.0  # signal over noise of the outputs below which a warning names the remedy
 _FEW = 8  # samples that layers are ordered by
+_ENOUGH = 16  # samples of which some can be kept for the figures
+_KEPT = 4  # every fourth of them
 _LEAST_POWER = 1e-30  # of a signal: outputs may be zeros
 _LAST_BITS = 1e-9  # of a sum of scores
 
@@ -83,6 +86,7 @@ class QuantizedModel:
     source: SourceModel
     method: str
     samples: int
+    judged: int  # samples that the figures are of: others than those of the ranges, if there are enough
     layers: tuple[Layer, ...]  # those that compute in int8
     kept: tuple[FloatLayer, ...]  # those that stay float for the budget
     excluded: tuple[str, ...]  # those that the user excluded
@@ -145,10 +149,11 @@ def quantize(prepared: Prepared, tell: Progress) -> QuantizedModel:
     request, floats, scorer = prepared.request, prepared.floats, prepared.scorer
     source, settings = request.source, request.settings
     method = settings.method or next(iter(CALIBRATORS))
-    tell(f"quantizing {len(floats.layers)} layers of {source.name} with {len(request.samples)} sample(s)")
-    quantizer = Quantizer(floats, calibrate(floats, request.samples, method, tell))
-    comparison = _OutputComparison(floats.proto, request.samples)
-    quantizer, correction = _correct_biases(quantizer, comparison, request.samples, tell)
+    samples, others = _split(request)
+    tell(f"quantizing {len(floats.layers)} layers of {source.name} with {len(samples)} sample(s)")
+    quantizer = Quantizer(floats, calibrate(floats, samples, method, tell))
+    comparison = _OutputComparison(floats.proto, others)
+    quantizer, correction = _correct_biases(quantizer, comparison, samples, tell)
     choice = _choose(request, quantizer, comparison, scorer, tell)
     names = {layer.name for layer in choice.layers} if choice else set()
     proto = quantizer.quantized(names)
@@ -158,7 +163,8 @@ def quantize(prepared: Prepared, tell: Progress) -> QuantizedModel:
     return QuantizedModel(
         source=dataclasses.replace(source, proto=proto, sha256=digest),
         method=method,
-        samples=len(request.samples),
+        samples=len(samples),
+        judged=len(others),
         layers=tuple(layer for layer in floats.layers if layer.name not in names),
         kept=choice.layers if choice else (),
         excluded=settings.exclude,
@@ -172,6 +178,19 @@ def quantize(prepared: Prepared, tell: Progress) -> QuantizedModel:
         before=_before(request, choice),
         warnings=_warnings(request, accuracy.output),
     )
+
+
+def _split(request: QuantizeRequest) -> tuple[Sequence[Tensors], Sequence[Tensors]]:
+    """Return the samples for ranges and biases, and those for all figures: the same ones where there are few.
+
+    Ranges fit the samples that they come from, so that figures of the same samples promise too much.
+    """
+    numbers = range(len(request.samples))
+    if len(numbers) < _ENOUGH or request.settings.random:
+        return request.samples, request.samples
+    kept = numbers[_KEPT - 1 :: _KEPT]
+    ranges = [number for number in numbers if number not in kept]
+    return Selection(request.samples, ranges), Selection(request.samples, kept)
 
 
 def _correct_biases(

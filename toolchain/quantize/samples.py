@@ -58,6 +58,27 @@ class Folder(Sequence[Tensors]):
         return read(self.paths[index], self._specs, self._convert)
 
 
+class Selection(Sequence[Tensors]):
+    """Some of the samples, which are read when they are wanted."""
+
+    def __init__(self, samples: Sequence[Tensors], numbers: Sequence[int]) -> None:
+        self._samples, self._numbers = samples, tuple(numbers)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> Tensors: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Tensors]: ...
+
+    def __getitem__(self, index: int | slice) -> Tensors | Sequence[Tensors]:
+        if isinstance(index, slice):
+            return Selection(self._samples, self._numbers[index])
+        return self._samples[self._numbers[index]]
+
+
 def read(path: Path, specs: Sequence[TensorSpec], convert: inputs.Convert | None = None) -> Tensors:
     """Read one sample.
 

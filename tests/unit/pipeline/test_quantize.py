@@ -64,6 +64,15 @@ def test_biases_are_corrected_only_if_that_helps(tmp_path, monkeypatch):
     assert other.output_snr_db == pytest.approx(-other.bias_correction.without_db, abs=0.1)
 
 
+def test_figures_are_of_samples_that_the_ranges_do_not_know(tmp_path):
+    """Every fourth of 16 is much larger than the others: its outputs are cut off, and the figures show it."""
+    large = [{"x": qdq_nets.random((1, 3, 12, 12), seed) * (20 if seed % 4 == 3 else 1)} for seed in range(16)]
+    alike = [{"x": qdq_nets.random((1, 3, 12, 12), seed)} for seed in range(16)]
+    (worse, _), (better, _) = (quantized(qdq_nets.residual(), tmp_path, samples) for samples in (large, alike))
+    assert [(result.samples, result.judged) for result in (worse, better)] == [(12, 4), (12, 4)]
+    assert worse.output_snr_db < 10 < 25 < better.output_snr_db
+
+
 def test_outputs_with_much_noise_are_warned_of(tmp_path):
     result, _ = quantized(uneven(), tmp_path)
     assert result.output_snr_db < 15
