@@ -44,6 +44,7 @@ from toolchain.models import source as models
 from toolchain.quantize.calibrate import Probe
 from toolchain.quantize.network import Noise
 from toolchain.report import Table
+from toolchain.tensors import TensorSpec
 
 CLASSIFIERS = ("ppocr-v2-cls", "orientation")
 NETWORKS = (
@@ -61,7 +62,13 @@ def samples_of(name: str, source: models.SourceModel, seeds: Sequence[int]) -> l
     """Return samples of a network: pictures for its only input if that is one."""
     specs = source.inputs
     is_picture = len(specs) == 1 and len(specs[0].shape) == 4 and specs[0].shape[1] == _CHANNELS
-    return [picture(name, specs[0], seed) if is_picture else inputs.random(specs, seed) for seed in seeds]
+    return [_pictures(name, specs[0], seed) if is_picture else inputs.random(specs, seed) for seed in seeds]
+
+
+def _pictures(name: str, spec: TensorSpec, seed: int) -> Arrays:
+    """Return a batch of pictures."""
+    batch = [picture(name, spec, seed + 10_000 * number)[spec.name] for number in range(spec.shape[0])]
+    return {spec.name: np.concatenate(batch)}
 
 
 def quantized_by_us(source: Path, target: Path, samples: Sequence[Arrays], min_snr: float) -> dict[str, Any]:

@@ -43,6 +43,10 @@ class Graph:
         readers = self._readers[name]
         return readers[0] if self.uses[name] == 1 and readers else None
 
+    def readers(self, name: str) -> list[onnx.NodeProto]:
+        """Return the nodes that read a tensor, those of inner graphs not among them."""
+        return self._readers[name]
+
     def array(self, name: str) -> NDArray[Any]:
         return np.asarray(numpy_helper.to_array(self.weights[name]))
 

@@ -43,6 +43,7 @@ _BETWEEN = _ACTIVATIONS | {
     "Add", "AveragePool", "Concat", "Flatten", "GlobalAveragePool", "LeakyRelu", "MaxPool", "Mul", "Pad", "Reshape",
     "Resize", "Sigmoid", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze",
 }  # fmt: skip
+_GATES = frozenset({"Sigmoid", "HardSigmoid"})
 _MARK = "edge-toolchain.quantized"  # key of a model's metadata
 _BIAS = 2  # index among the inputs of a layer
 
@@ -119,7 +120,7 @@ def _find_layers(graph: Graph) -> tuple[Layer, ...]:
         if _is_layer(graph, node):
             layers.append((node, [node.name]))
             before = [len(layers) - 1]
-        elif before and node.op_type in _BETWEEN:
+        elif before and node.op_type in _BETWEEN and not _gates_itself(graph, node):
             owner = max(before)
             follows = node.op_type in _ACTIVATIONS and node.input[0] == layers[owner][0].output[0]
             if follows or needed & set(node.output):
@@ -127,6 +128,24 @@ def _find_layers(graph: Graph) -> tuple[Layer, ...]:
         if before:
             owners.update(dict.fromkeys(node.output, max(before)))
     return tuple(Layer(node.name, node.op_type, tuple(names), work.estimate(graph, node)) for node, names in layers)
+
+
+def _gates_itself(graph: Graph, node: onnx.NodeProto) -> bool:
+    """Whether a node belongs to x * sigmoid(x), or to the same with a hard sigmoid.
+
+    A layer computes it on its sums before they are rounded, so nothing is rounded within it.
+    """
+    if node.op_type == "Mul":
+        x, y = node.input
+        return any(_is_gate(graph.makers.get(gate), factor) for gate, factor in ((x, y), (y, x)))
+    if node.op_type in _GATES:
+        readers = graph.readers(node.output[0])
+        return bool(readers) and all(reader.op_type == "Mul" and node.input[0] in reader.input for reader in readers)
+    return False
+
+
+def _is_gate(maker: onnx.NodeProto | None, factor: str) -> bool:
+    return maker is not None and maker.op_type in _GATES and maker.input[0] == factor
 
 
 def _is_layer(graph: Graph, node: onnx.NodeProto) -> bool:

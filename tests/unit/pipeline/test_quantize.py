@@ -64,6 +64,39 @@ def test_biases_are_corrected_only_if_that_helps(tmp_path, monkeypatch):
     assert other.output_snr_db == pytest.approx(-other.bias_correction.without_db, abs=0.1)
 
 
+@pytest.mark.parametrize("gate", ["Sigmoid", "HardSigmoid"])
+def test_nothing_is_rounded_within_a_gated_activation(gate, tmp_path):
+    weights = {"w1": qdq_nets.weights(16, 3, 3, 3), "w2": qdq_nets.weights(16, 16, 3, 3, seed=1)}
+    nodes = [
+        node("Conv", ["x", "w1"], ["c"]),
+        node(gate, ["c"], ["s"]),
+        node("Mul", ["s", "c"], ["m"]),
+        node("Conv", ["m", "w2"], ["y"]),
+    ]
+    result, _ = quantized(qdq_nets.floating(nodes, (1, 3, 12, 12), weights), tmp_path)
+    graph = result.source.proto.graph
+    rounded = {item.input[0] for item in graph.node if item.op_type == "QuantizeLinear"}
+    assert {"c", "s"}.isdisjoint(rounded)
+    assert "m" in rounded
+    assert len(result.layers) == 2
+
+
+def test_a_gate_of_another_tensor_is_rounded(tmp_path):
+    weights = {"w1": qdq_nets.weights(16, 3, 3, 3), "w2": qdq_nets.weights(16, 16, 1, 1, seed=1)}
+    weights["w3"] = qdq_nets.weights(16, 16, 3, 3, seed=2)
+    nodes = [
+        node("Conv", ["x", "w1"], ["c"]),
+        node("GlobalAveragePool", ["c"], ["p"]),
+        node("Conv", ["p", "w2"], ["g"]),
+        node("Sigmoid", ["g"], ["s"]),
+        node("Mul", ["c", "s"], ["m"]),
+        node("Conv", ["m", "w3"], ["y"]),
+    ]
+    result, _ = quantized(qdq_nets.floating(nodes, (1, 3, 12, 12), weights), tmp_path)
+    rounded = {item.input[0] for item in result.source.proto.graph.node if item.op_type == "QuantizeLinear"}
+    assert {"c", "s", "m"} <= rounded
+
+
 def test_figures_are_of_samples_that_the_ranges_do_not_know(tmp_path):
     """Every fourth of 16 is much larger than the others: its outputs are cut off, and the figures show it."""
     large = [{"x": qdq_nets.random((1, 3, 12, 12), seed) * (20 if seed % 4 == 3 else 1)} for seed in range(16)]
