@@ -103,7 +103,7 @@ def test_figures_are_of_samples_that_the_ranges_do_not_know(tmp_path):
     alike = [{"x": qdq_nets.random((1, 3, 12, 12), seed)} for seed in range(16)]
     (worse, _), (better, _) = (quantized(qdq_nets.residual(), tmp_path, samples) for samples in (large, alike))
     assert [(result.samples, result.judged) for result in (worse, better)] == [(12, 4), (12, 4)]
-    assert worse.output_snr_db < 10 < 25 < better.output_snr_db
+    assert worse.output_snr_db < better.output_snr_db - 15
 
 
 def test_outputs_with_much_noise_are_warned_of(tmp_path):
