@@ -50,7 +50,7 @@ CLASSIFIERS = ("ppocr-v2-cls", "orientation")
 NETWORKS = (
     *CLASSIFIERS,
     *("nudenet-320n", "ppocr-v4-det", "ddddocr-det", "centerface", "layout-cdla"),
-    *("ppocr-v4-rec", "ddddocr-common", "basic-pitch", "smart-turn", "dnsmos"),
+    *("ppocr-v4-rec", "ddddocr-common", "basic-pitch", "iclabel"),
 )
 _SAMPLES, _OTHERS = 16, 16
 _CHANNELS = 3  # of a picture

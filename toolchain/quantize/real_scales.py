@@ -95,6 +95,7 @@ def float_network(source: SourceModel, exclude: Collection[str] = ()) -> FloatNe
             name += "_"
         names.add(name)
         node.name = name
+    _separate_biases(proto)
     layers = _find_layers(Graph(proto))
     known = [layer.name for layer in layers]
     for name in exclude:
@@ -109,6 +110,23 @@ def float_network(source: SourceModel, exclude: Collection[str] = ()) -> FloatNe
             hint="list its operators: `toolchain inspect model`",
         )
     return FloatNetwork(proto, layers)
+
+
+def _separate_biases(proto: onnx.ModelProto) -> None:
+    """Give each layer a bias of its own.
+
+    ONNX Runtime's quantizer appends a number to the name of a bias that several layers share. The result may be the
+    name of another tensor: some exporters number their tensors in the same way.
+    """
+    weights = {tensor.name: tensor for tensor in proto.graph.initializer}
+    taken: set[str] = set()
+    for node in proto.graph.node:
+        bias = node.input[_BIAS] if node.op_type in _LAYERS and len(node.input) > _BIAS else ""
+        if bias in taken:
+            node.input[_BIAS] = f"{node.name}.bias"
+            proto.graph.initializer.append(protos.clone(weights[bias], node.input[_BIAS]))
+        elif bias in weights:
+            taken.add(bias)
 
 
 def _find_layers(graph: Graph) -> tuple[Layer, ...]:

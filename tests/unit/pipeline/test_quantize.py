@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +80,15 @@ def test_nothing_is_rounded_within_a_gated_activation(gate, tmp_path):
     assert {"c", "s"}.isdisjoint(rounded)
     assert "m" in rounded
     assert len(result.layers) == 2
+
+
+def test_a_bias_that_several_layers_share(tmp_path):
+    """ONNX Runtime's quantizer would give a copy of it the name of a layer's result."""
+    weights = {"w": qdq_nets.weights(3, 3, 3, 3), "b": np.ones(3, np.float32)}
+    results = ["x", "b0", "b1", "b2", "b3", "y"]
+    nodes = [node("Conv", [x, "w", "b"], [y]) for x, y in itertools.pairwise(results)]
+    result, _ = quantized(qdq_nets.floating(nodes, (1, 3, 12, 12), weights), tmp_path)
+    assert result.output_snr_db > 20
 
 
 def test_a_gate_of_another_tensor_is_rounded(tmp_path):
