@@ -20,8 +20,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import _peers
 import numpy as np
+
+from benchmarks import _peers
 
 _FEWEST_RUNS = 2
 

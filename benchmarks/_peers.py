@@ -70,8 +70,7 @@ class Ort:
     """ONNX Runtime with its defaults but for the threads: all graph optimizations, workers that spin between runs."""
 
     def __init__(self, model: Path, names: Sequence[str], threads: int) -> None:
-        from toolchain.models.ort import onnxruntime
-
+        onnxruntime = self.library()
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
@@ -81,6 +80,13 @@ class Ort:
         self._binding = self._session.io_binding()
         for name in names:
             self._binding.bind_output(name)
+
+    @staticmethod
+    def library() -> Any:
+        """Import it."""
+        from toolchain.models.ort import onnxruntime
+
+        return onnxruntime
 
     def feed(self, inputs: Arrays) -> None:
         """See `Engine.feed`."""
@@ -134,17 +140,24 @@ class OpenVinoAsIs(OpenVino):
 class Mnn:
     """MNN in float32 with Winograd, which it chooses by itself; other precisions may compute with 16 bits."""
 
+    precision = "high"
+
     def __init__(self, model: Path, names: Sequence[str], threads: int) -> None:
         import MNN
 
         release = 1  # the session mode that may fuse and reuse everything; the default keeps callbacks possible
         self._library = MNN
-        self._interpreter = MNN.Interpreter(str(mnn_model(model)))
+        self._interpreter = MNN.Interpreter(str(self.converted(model)))
         self._interpreter.setSessionMode(release)
         self._session = self._interpreter.createSession(
-            {"backend": "CPU", "numThread": threads, "precision": "high", "power": "high", "memory": "high"}
+            {"backend": "CPU", "numThread": threads, "precision": self.precision, "power": "high", "memory": "high"}
         )
         self._names = names
+
+    @staticmethod
+    def converted(model: Path) -> Path:
+        """Return the file in MNN's format."""
+        return mnn_model(model)
 
     def feed(self, inputs: Arrays) -> None:
         """See `Engine.feed`."""
@@ -174,18 +187,25 @@ class Mnn:
 class Ncnn:
     """ncnn in float32, of what pnnx converts; its blobs have no batch."""
 
+    float16 = False
+
     def __init__(self, model: Path, names: Sequence[str], threads: int) -> None:
         import ncnn
 
-        param, weights = ncnn_model(model)
         self._library, self._names = ncnn, names
         self._net = ncnn.Net()
         self._net.opt.num_threads = threads
-        for option in ("use_fp16_packed", "use_fp16_storage", "use_fp16_arithmetic", "use_bf16_storage"):
-            setattr(self._net.opt, option, False)
-        if self._net.load_param(str(param)) or self._net.load_model(str(weights)):
-            raise RuntimeError("ncnn cannot load what pnnx converted")
+        self._net.opt.use_bf16_storage = False
+        for option in ("use_fp16_packed", "use_fp16_storage", "use_fp16_arithmetic"):
+            setattr(self._net.opt, option, self.float16)
+        if self.load(model):
+            raise RuntimeError("ncnn cannot load the model")
         self._read: list[Any] = []
+
+    def load(self, model: Path) -> bool:
+        """Load the network; returns whether that fails."""
+        param, weights = ncnn_model(model)
+        return bool(self._net.load_param(str(param)) or self._net.load_model(str(weights)))
 
     def feed(self, inputs: Arrays) -> None:
         """See `Engine.feed`."""
@@ -246,12 +266,17 @@ def versions() -> dict[str, str]:
 _CONVERT = "import _tools, sys; sys.exit(not _tools.mnnconvert(sys.argv))"
 
 
-def mnn_model(model: Path) -> Path:
-    """Convert an ONNX file to MNN's format, once: the result stays beside it, under the digest of the file."""
+def mnn_model(model: Path, python: Sequence[str | Path] = (sys.executable,)) -> Path:
+    """Convert an ONNX file to MNN's format, once: the result stays beside it, under the digest of the file.
+
+    Args:
+        model: The file.
+        python: The command of a Python that has MNN.
+    """
     made = _converted(model, "mnn")
     if not made.exists():
         part = made.with_suffix(".part")
-        words = [sys.executable, "-c", _CONVERT, "-f", "ONNX", "--modelFile", model, "--MNNModel", part]
+        words = [*python, "-c", _CONVERT, "-f", "ONNX", "--modelFile", model, "--MNNModel", part]
         words += ["--bizCode", "benchmark", "--optimizePrefer", "2"]
         done = subprocess.run(words, check=False, capture_output=True, text=True)
         if done.returncode or not part.exists():

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,10 +44,16 @@ class Emulator:
     Attributes:
         program: The emulator.
         plugin: The plugin.
+        cpu: The core, as the emulator calls it; empty: its default.
+        root: Where programs find their libraries; None: this machine's for other processors.
+        environment: Its variables; None: those of this process.
     """
 
     program: Path
     plugin: Path
+    cpu: str = ""
+    root: Path | None = None
+    environment: Mapping[str, str] | None = None
 
     def run(self, made: Bundle, kind: Board, options: Sequence[str], timed: int) -> Ran:
         """Run a network once and `timed` times more.
@@ -62,12 +68,12 @@ class Emulator:
         with tempfile.TemporaryDirectory(prefix="toolchain-") as scratch:
             work = Path(scratch)
             tensors.save(work / "inputs", samples.inputs)
-            argv: list[Any] = [self.program, "-L", f"/usr/{kind.triple}", "-plugin"]
-            argv += [",".join([str(self.plugin), *options])]
+            argv: list[Any] = [self.program, "-L", self.root or f"/usr/{kind.triple}", *self._settings]
+            argv += ["-plugin", ",".join([str(self.plugin), *options])]
             argv += [runner, "--release", made.folder, "--inputs", work / "inputs", "--outputs", work / "outputs"]
             argv += ["--report", work / "report", "--threads", "1", "--warmup-runs", "0", "--budget-ms", "0"]
             argv += ["--max-runs", str(timed), "--min-runs", str(max(timed, 1))]
-            environment = {**os.environ, "TVM_NUM_THREADS": "1"}
+            environment = {**(self.environment or os.environ), "TVM_NUM_THREADS": "1"}
             done = subprocess.run(
                 argv, check=False, capture_output=True, text=True, timeout=_TIMEOUT_S, env=environment
             )
@@ -75,6 +81,11 @@ class Emulator:
                 raise SystemExit(f"{kind.name}: the runner ended with code {done.returncode}\n{done.stderr[-2000:]}")
             outputs = tensors.compare(tensors.load(work / "outputs"), samples.expected)
             return Ran(done.stderr, outputs.max_rel, json.loads((work / "report").read_text()))
+
+    @property
+    def _settings(self) -> list[str]:
+        # The runner is to find its libraries by itself, whatever the emulator's are.
+        return [*(["-cpu", self.cpu] if self.cpu else []), *(["-E", "LD_LIBRARY_PATH="] if self.environment else [])]
 
 
 def find(name: str, folder: Path | None) -> Path:
@@ -87,8 +98,8 @@ def find(name: str, folder: Path | None) -> Path:
     return Path(found)
 
 
-def plugin(folder: Path) -> Path:
-    """Compile the plugin into a folder."""
-    path = folder / "count.so"
-    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", path, _SOURCE], check=True)
+def plugin(folder: Path, source: Path = _SOURCE) -> Path:
+    """Compile a plugin into a folder."""
+    path = folder / source.with_suffix(".so").name
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", path, source], check=True)
     return path

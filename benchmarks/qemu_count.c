@@ -7,31 +7,13 @@
 // for each that was executed, with its place in the file, its instructions, how often it was executed, and how many
 // instructions other shared libraries executed for it (of libm, say). What the program itself does for it is not among them.
 //
-// The counters are shared by all threads and not atomic: let the program have one. QEMU's header is in no package; what
-// is used of it is declared here (version 1 of the interface, QEMU 4.2 and later).
+// The counters are shared by all threads and not atomic: let the program have one.
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef uint64_t qemu_plugin_id_t;
-struct qemu_plugin_tb;
-struct qemu_plugin_insn;
-enum qemu_plugin_op { QEMU_PLUGIN_INLINE_ADD_U64 };
-void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t, void (*)(qemu_plugin_id_t, struct qemu_plugin_tb*));
-void qemu_plugin_register_vcpu_tb_exec_inline(struct qemu_plugin_tb*, enum qemu_plugin_op, void*, uint64_t);
-void qemu_plugin_register_atexit_cb(qemu_plugin_id_t, void (*)(qemu_plugin_id_t, void*), void*);
-size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb*);
-struct qemu_plugin_insn* qemu_plugin_tb_get_insn(const struct qemu_plugin_tb*, size_t);
-const void* qemu_plugin_insn_data(const struct qemu_plugin_insn*);
-size_t qemu_plugin_insn_size(const struct qemu_plugin_insn*);
-void* qemu_plugin_insn_haddr(const struct qemu_plugin_insn*);
-void qemu_plugin_register_vcpu_tb_exec_cb(struct qemu_plugin_tb*, void (*)(unsigned, void*), int, void*);
-
-#define EXPORT __attribute__((visibility("default")))
-EXPORT int qemu_plugin_version = 1;
+#include "qemu_plugin.h"
 
 enum { kMostKinds = 16, kMostPatterns = 16 };
 

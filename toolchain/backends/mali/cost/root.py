@@ -181,8 +181,13 @@ def _install(chosen: Packages, *, is_pinned: bool) -> Root:
     return Root(target, key, chosen.version, is_pinned)
 
 
-def unpack(package: Path, folder: Path) -> None:
-    """Unpack the libraries of a package of Debian's; what else it has is not needed.
+def unpack(package: Path, folder: Path, kept: tuple[str, ...] = (_KEPT,)) -> None:
+    """Unpack a package of Debian's.
+
+    Args:
+        package: The file.
+        folder: Where its files go.
+        kept: How the names of files begin that are wanted; the compiler needs libraries alone.
 
     Raises:
         BuildError: It is not such a package.
@@ -191,7 +196,8 @@ def unpack(package: Path, folder: Path) -> None:
         with tarfile.open(fileobj=io.BytesIO(lzma.decompress(_content(package)))) as archive:
             for member in archive:
                 name = member.name.removeprefix("./")
-                if name.startswith(_KEPT) and not name.startswith(_LEFT_OUT):
+                leads_out = member.issym() and member.linkname.startswith("/")  # to a setting of the system's
+                if name.startswith(kept) and not name.startswith(_LEFT_OUT) and not leads_out:
                     archive.extract(member, folder, filter="data")
     except (tarfile.TarError, lzma.LZMAError, OSError) as fault:
         raise BuildError(f"{package.name} cannot be unpacked: {reason(fault)}") from fault
