@@ -4,11 +4,14 @@
     python benchmarks/arm.py NETWORK ... --peers [onnxruntime,ncnn,mnn] [--cores cortex-a72 cortex-a76]
                              [--ncnn CHECKOUT] [--work FOLDER] [--json FILE]
     python benchmarks/arm.py --calibrate --ncnn CHECKOUT [--cores ...] [--work FOLDER] [--json FILE]
+    python benchmarks/arm.py --markdown FILE ...
 
 `static` figures are counted in the assembly of the kernels of typical layers, as they are where nothing was tuned: how
 many of the instructions in their inner loops add a product to a sum in all lanes of a vector, and how often a vector
 has to be put aside on the stack. `emulated` figures are instructions that one inference executes under QEMU, in our
 build and in what TVM makes of the network without any schedule; the outputs are compared with ONNX Runtime's.
+
+`--markdown` prints the tables of `--peers` again, from what earlier runs wrote by `--json`.
 
 Needs Debian's cross compilers g++-aarch64-linux-gnu and g++-arm-linux-gnueabihf, a `cc`, and qemu-user (not
 qemu-user-static, which has no plugins). Networks that are worth naming: squeezenet_v1.1 mobilenet resnet-18.
@@ -106,6 +109,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--cores", nargs="+", default=["cortex-a72", "cortex-a76"], choices=cores, metavar="CORE")
     parser.add_argument("--ncnn", type=Path, help="checkout of ncnn's repository")
     parser.add_argument("--work", type=Path, help="folder for what was counted; default: none is kept")
+    parser.add_argument(
+        "--markdown", type=Path, nargs="+", metavar="FILE", help="print the tables of earlier --json files"
+    )
     options = parser.parse_args()
     options.peers = options.peers.split(",") if options.peers else []
     if unknown := set(options.peers) - set(_arm_peers.PEERS):
@@ -139,6 +145,10 @@ def write(path: Path | None, found: Sequence[_arm_layers.Row | _arm_networks.Cou
 def main() -> int:
     """Count and print."""
     options = parsed()
+    if options.markdown:
+        rows = [row for path in options.markdown for row in _arm_peers.read_rows(path)]
+        print("\n".join(_arm_peers.table(rows)))
+        return 0
     if options.peers or options.calibrate:
         try:
             return modelled(options)

@@ -103,7 +103,6 @@ static void Missed(Last* last, uint64_t line, uint64_t evicted, bool foreseen) {
 static void Accessed(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void* data) {
   (void)cpu, (void)data;
   static uint64_t latest;
-  if (!started) return;
   const uint64_t line = address / kLine;
   const bool store = qemu_plugin_mem_is_store(info);
   if (line == latest && !store) return;
@@ -126,6 +125,7 @@ static void Translated(qemu_plugin_id_t id, struct qemu_plugin_tb* translated) {
     const size_t size = qemu_plugin_insn_size(instruction);
     memcpy(block->code + block->bytes, qemu_plugin_insn_data(instruction), size);
     block->bytes += size;
+    if (!started) continue;
     qemu_plugin_register_vcpu_mem_cb(instruction, Accessed, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, NULL);
   }
   block->next = blocks;
@@ -156,19 +156,29 @@ static void Write(void) {
   if (fclose(file)) abort();
 }
 
+static void Register(qemu_plugin_id_t id);
+
 static void Called(qemu_plugin_id_t id, unsigned cpu, int64_t number, uint64_t a1, uint64_t a2, uint64_t a3, uint64_t a4,
                    uint64_t a5, uint64_t a6, uint64_t a7, uint64_t a8) {
-  (void)id, (void)cpu, (void)a2, (void)a3, (void)a4, (void)a5, (void)a6, (void)a7, (void)a8;
+  (void)cpu, (void)a2, (void)a3, (void)a4, (void)a5, (void)a6, (void)a7, (void)a8;
   if (number != kGetpgid) return;
   const uint32_t mark = (uint32_t)a1;
   if (mark == kMark + kReset) Reset();
   if (mark == kMark + kWrite) Write();
-  if (mark == kMark + kStart) started = true;
+  if (mark != kMark + kStart || started) return;
+  started = true;
+  qemu_plugin_reset(id, Register);  // all code is translated again, now with the caches
 }
 
 static void Ended(qemu_plugin_id_t id, void* data) {
   (void)id, (void)data;
   Write();
+}
+
+static void Register(qemu_plugin_id_t id) {
+  qemu_plugin_register_vcpu_tb_trans_cb(id, Translated);
+  qemu_plugin_register_vcpu_syscall_cb(id, Called);
+  qemu_plugin_register_atexit_cb(id, Ended, NULL);
 }
 
 static bool Make(Cache* cache, const char* text) {
@@ -200,8 +210,6 @@ EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const void* info, int argc, 
     fprintf(stderr, "out= and l1= are needed\n");
     return 1;
   }
-  qemu_plugin_register_vcpu_tb_trans_cb(id, Translated);
-  qemu_plugin_register_vcpu_syscall_cb(id, Called);
-  qemu_plugin_register_atexit_cb(id, Ended, NULL);
+  Register(id);
   return 0;
 }

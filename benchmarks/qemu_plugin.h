@@ -17,6 +17,7 @@ void qemu_plugin_register_vcpu_mem_cb(struct qemu_plugin_insn*,
 void qemu_plugin_register_vcpu_syscall_cb(qemu_plugin_id_t, void (*)(qemu_plugin_id_t, unsigned, int64_t, uint64_t,
                                                                     uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
                                                                     uint64_t, uint64_t));
+void qemu_plugin_reset(qemu_plugin_id_t, void (*)(qemu_plugin_id_t));  // forgets what is registered and translated
 void qemu_plugin_register_atexit_cb(qemu_plugin_id_t, void (*)(qemu_plugin_id_t, void*), void*);
 size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb*);
 struct qemu_plugin_insn* qemu_plugin_tb_get_insn(const struct qemu_plugin_tb*, size_t);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from benchmarks import _arm_calibrate, _arm_cycles, _arm_model, _arm_peers
 from benchmarks._arm_model import Board, Cost, Counts, Lines
 from benchmarks._arm_peers import Row
-from toolchain import board
+from toolchain import board, resources
 from toolchain.errors import BuildError
 
 BOARD = Board("toy", "Toy", "cortex-a72", mhz=1000, last="512:16", gb_s=6.4, adds="sum")
@@ -162,3 +163,53 @@ def test_a_network_of_another_commit_is_refused(tmp_path):
     path.write_text("")
     with pytest.raises(BuildError, match="has no input of a known shape"):
         _arm_calibrate.shape(path)
+
+
+# --- the plugin ---
+
+
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory):
+    """A program that stands in for QEMU; it returns what the plugin counts in a guest that does some steps."""
+    folder = tmp_path_factory.mktemp("plugin")
+    sources = [resources.ROOT / "tests/data/qemu_lines_harness.c", resources.ROOT / "benchmarks/qemu_lines.c"]
+    subprocess.run(["cc", "-Wall", "-Wextra", "-Werror", "-o", folder / "harness", *sources], check=True)
+
+    def count(steps, *options):
+        out = folder / "lines"
+        command = [folder / "harness", f"out={out}", "l1=1:2", *options]
+        subprocess.run(command, input="\n".join(steps), check=True, text=True)
+        return _arm_model.counted(out.read_text())
+
+    return count
+
+
+def test_blocks_are_counted_between_marks(plugin):
+    steps = ["run", "mark 1", "run", "run", "mark 2", "run"]
+    assert plugin(steps).blocks == {NOP + RET: 2}
+    assert plugin(["run"]).blocks == {NOP + RET: 1}
+
+
+def test_lines_come_from_memory_unless_a_cache_has_them(plugin):
+    every = [f"load {number * 64:x}" for number in range(1001, 1033)]  # 2 KiB: twice the first cache
+    lines = plugin([*every, *every], "last=1:2", "last=4:4").lines
+    assert lines[4] == Lines(foreseen=30, other=2)  # the second of a stream is not foreseen yet
+    assert lines[1].total == 64
+    assert lines[1].other <= 3
+
+
+def test_lines_in_no_order_are_not_foreseen(plugin):
+    steps = [f"load {number * 64 * 9:x}" for number in range(1, 9)]
+    assert plugin(steps, "last=4:4").lines == {4: Lines(other=8)}
+
+
+def test_lines_that_were_stored_are_written_when_they_leave_the_last_cache(plugin):
+    stores = [f"store {number * 64 * 9:x}" for number in range(1, 9)]
+    others = [f"load {number * 64:x}" for number in range(1000, 1200)]
+    assert plugin([*stores, *others], "last=2:2").lines[2].written == 8
+    assert plugin(stores, "last=2:2").lines[2].written == 0
+
+
+def test_caches_start_at_their_mark(plugin):
+    far = [f"load {number * 64 * 9:x}" for number in range(1, 9)]
+    assert plugin([*far, "mark 3", "load 40000"], "last=4:4", "marked=on").lines == {4: Lines(other=1)}
