@@ -50,6 +50,7 @@ class Cycles:
         text = self._sysroot.run(words, input=hexadecimal(blocks)).stdout
         words = [self._sysroot.llvm("llvm-mca"), "-mtriple=aarch64", f"-mcpu={self._llvm}", f"-mattr={_FEATURES}"]
         words += [f"-iterations={_REPEATED}", "-resource-pressure=0", "-instruction-info=0"]
+        words.append("-skip-unsupported-instructions=lack-sched")  # atomic additions, which are few
         answer = self._sysroot.run(words, input=regions(text, [_arm_model.length(code) for code in blocks])).stdout
         return cycles(answer, len(blocks))
 

@@ -18,6 +18,7 @@ Dot = Literal["vpdpbusd", "sdot", "smull", "vmull", ""]
 Bfloat16 = Literal["vdpbf16ps", "portable", ""]
 
 _KIB = 1024
+_IN_ORDER = frozenset(f"cortex-a{number}" for number in (5, 7, 8, 35, 53, 55, 510, 520))
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Machine:
         cores: Cores that share the work.
         l1_bytes: Data cache of one core, first level.
         l2_bytes: Cache of one core, second level.
+        in_order: Whether it issues instructions in their order, and so waits where a factor is not loaded yet.
         loads_apart: Whether only loads read memory; on x86 a product may take one of its factors from there.
         limits_nan: Whether maximum and minimum are NaN if either operand is; on x86 they are the second then.
         vmla: Whether products are added by an instruction that LLVM does not choose by itself; see `emit.multiply_add`.
@@ -48,6 +50,7 @@ class Machine:
     cores: int = 1
     l1_bytes: int = 32 * _KIB
     l2_bytes: int = 512 * _KIB
+    in_order: bool = False
     loads_apart: bool = False
     limits_nan: bool = False
     vmla: bool = False
@@ -83,7 +86,8 @@ def machine(target: tvm.target.Target) -> Machine:
     processor = architecture.of_triple(str(triple))
     match processor.isa:
         case Isa.ARM:
-            return _arm(processor, features, cores)
+            described = _arm(processor, features, cores)
+            return replace(described, in_order=str(target.attrs.get("mcpu", "")) in _IN_ORDER)
         case Isa.X86:
             return _x86(processor, features, cores)
         case _:

@@ -22,6 +22,12 @@ def test_arm(target, lanes, registers, cores):
     assert actual.limits_nan
 
 
+@pytest.mark.parametrize(("mcpu", "in_order"), [("cortex-a53", True), ("cortex-a55", True), ("cortex-a72", False)])
+def test_cores_that_issue_in_order(mcpu, in_order):
+    target = tvm.target.Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": mcpu})
+    assert machine(target).in_order == in_order
+
+
 @pytest.mark.parametrize("triple", ["riscv64-linux-gnu", "i686-linux-gnu"])
 def test_a_processor_that_is_not_supported_is_none_of_the_others(triple):
     with pytest.raises(InputError, match=f"'{triple}' is not supported"):

@@ -45,6 +45,9 @@ _UNROLLED = 250  # multiply-adds of a row of the filter up to which LLVM unrolls
 _SPARE = 2  # registers for what is under way, where vectors are used element by element
 _AHEAD = 4  # registers for pixels of plain float16 that are loaded ahead
 _CROWDED = 1.25  # times the registers: what may be held then
+_IN_ORDER_ROW = (
+    100  # multiply-adds of a row of the filter; of more, LLVM loads pixels ahead for a core that waits for them
+)
 
 
 @dataclass(frozen=True)
@@ -137,13 +140,13 @@ def _tilings(layer: Conv, machine: Machine) -> Iterator[Config]:
             if -(-layer.out.width // count) != columns:  # as many tiles can be narrower
                 continue
             config = Config(columns, blocks, depth, 1)
-            if columns == blocks == 1 or _fits(DirectPlan(layer, config), machine.registers):
+            if columns == blocks == 1 or _fits(DirectPlan(layer, config), machine):
                 yield config
 
 
-def _fits(plan: DirectPlan, registers: int) -> bool:
+def _fits(plan: DirectPlan, machine: Machine) -> bool:
     """Whether the sums of a tile, weights for them, and data fit into the registers."""
-    columns, blocks = plan.config.columns, plan.config.blocks
+    columns, blocks, registers = plan.config.columns, plan.config.blocks, machine.registers
     if is_by_element(plan.layer):
         # LLVM loads weights of several channels ahead, and without a fused multiply-add it needs room for products.
         is_tall = blocks > columns < plan.layer.out.width
@@ -152,9 +155,9 @@ def _fits(plan: DirectPlan, registers: int) -> bool:
         # LLVM loads pixels ahead in vectors, and more of them where each is used for one block alone.
         used = columns * blocks + plan.layer.kernel[1] * blocks
         return used + _AHEAD <= registers and (blocks > 1 or plan.layer.out.blocks == 1)
-    if plan.is_by_pixel(registers):
-        return True
     taps = plan.layer.kernel[1]
+    if plan.is_by_pixel(registers):
+        return not machine.in_order or taps * columns * blocks <= _IN_ORDER_ROW
     needed = columns * blocks + blocks + 1
     if plan.layer.data.lanes > 1 or taps == 1 or taps * columns * blocks > _UNROLLED:
         return needed <= registers

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tvm
 
+from benchmarks import _arm_code
 from tests.support import cpu_kernels
 from tests.support.cpu_kernels import CONVOLUTIONS, MIDDLE, NARROW, WIDE, layer_of
 from toolchain.backends.cpu.kernels import direct
@@ -308,6 +309,19 @@ def test_multiplies_by_elements_where_vectors_are_narrow():
     small = Machine(4, 16)
     assembly = cpu_kernels.assembly(direct.kernel(conv, small, default(conv, small)), cpu_kernels.ARMV7)
     assert len(re.findall(r"vmul\.f32\s+q\d+, q\d+, d\d+\[\d\]", assembly)) > 20
+
+
+def test_a_core_that_issues_in_order_gets_short_rows_of_plain_pixels():
+    """The scheduler loads pixels ahead for it: of 19 columns, most would go to the stack and come back."""
+    conv = layer_of((1, 3, 224, 224), 64, (7, 7), 4, strides=(2, 2), padding=(3, 3, 3, 3), plain=True)
+    target = tvm.target.Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a53"})
+    waiting = replace(NARROW, in_order=True)
+    config = default(conv, waiting)
+    assert not DirectPlan(conv, config).is_by_pixel(waiting.registers)
+    assert DirectPlan(conv, default(conv, NARROW)).is_by_pixel(NARROW.registers)
+    loop = _arm_code.product_loops(cpu_kernels.assembly(direct.kernel(conv, waiting, config), target))[0]
+    assert loop.share > 0.75
+    assert loop.spills <= 4
 
 
 def test_a_part_is_no_other_task():
