@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ _DATA = Path(__file__).with_name("data")
 _PACKAGES, _GUEST, _HOST = _DATA / "arm.packages", _DATA / "arm_guest.txt", _DATA / "arm_host.txt"
 _LAYOUT = "1"
 _PATIENCE_S = 3600.0
-_FILES = ("usr/", "lib/")
+_FILES = ("usr/", "lib/")  # packages of this release still have files in /lib, among them the loader
 _PYTHON = "3.11"
 _PROCESSORS = 4  # that /proc/cpuinfo lists
 
@@ -150,31 +149,17 @@ def _install(target: Path) -> None:
         for path in packages.fetch(packages.read_list(_PACKAGES), work / "packages"):
             is_tool = path.name.endswith("_amd64.deb")
             unpack(path, staged / ("tools" if is_tool else "guest"), _FILES)
-        # arm64 packages of this release still have files in /lib, among them the loader.
-        _wheels(_GUEST, "aarch64", work / "guest", staged / "site")
-        _wheels(_HOST, "x86_64", work / "host", staged / "host")
+        _wheels(_GUEST, "aarch64", staged / "site")
+        _wheels(_HOST, "x86_64", staged / "host")
         os.sync()
         shutil.rmtree(target, ignore_errors=True)
         staged.rename(target)
 
 
-def _wheels(requirements: Path, machine: str, downloads: Path, target: Path) -> None:
+def _wheels(requirements: Path, machine: str, target: Path) -> None:
     """Let pip download wheels for a machine by their digests, and unpack them."""
     tags = [f"manylinux{tag}_{machine}" for tag in ("2014", "_2_17", "_2_24", "_2_27", "_2_28")]
-    words = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--no-deps",
-        "--require-hashes",
-        "--only-binary",
-        ":all:",
-    ]
-    words += ["--python-version", _PYTHON, "--implementation", "cp", "--abi", "cp311", "--abi", "none"]
-    words += [word for tag in tags for word in ("--platform", tag)]
-    process.run([*words, "-r", str(requirements), "-d", str(downloads)], timeout=_PATIENCE_S)
-    for wheel in sorted(downloads.iterdir()):
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(target)
+    words = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--require-hashes"]
+    words += ["--only-binary", ":all:", "--python-version", _PYTHON, "--implementation", "cp"]
+    words += ["--abi", "cp311", "--abi", "none", *(word for tag in tags for word in ("--platform", tag))]
+    process.run([*words, "-r", str(requirements), "--target", str(target)], timeout=_PATIENCE_S)
