@@ -130,7 +130,7 @@ def modelled(options: argparse.Namespace) -> int:
         work.mkdir(parents=True, exist_ok=True)
         rows = calibrated(options, work) if options.calibrate else with_peers(options, work)
     write(options.json, rows)
-    failures = _arm_calibrate.failures(_arm_calibrate.costs(rows)) if options.calibrate else []
+    failures = _arm_calibrate.failures(_arm_calibrate.costs(rows), options.cores) if options.calibrate else []
     print("".join(f"failed: {failure}\n" for failure in failures), end="", file=sys.stderr)
     return bool(failures)
 
