@@ -40,6 +40,7 @@ class Machine:
             is in bfloat16.
         float16: Whether tensors in blocks, and products, are in float16; then `lanes` are those of 16 bits, and a
             vector of as many float32 takes two of the processor's registers, so that `registers` are half of them.
+        weight_bits: Bits that weights of large fully connected layers are rounded to; 0 to leave them as they are.
     """
 
     lanes: int
@@ -54,6 +55,7 @@ class Machine:
     rounds: bool = True
     bfloat16: Bfloat16 = ""
     float16: bool = False
+    weight_bits: int = 0
 
     @property
     def float32_lanes(self) -> int:
