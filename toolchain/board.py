@@ -152,8 +152,13 @@ class Board:
         """Return the board with layers in a reduced precision; without one, in that of its file."""
         if not any(precision.values()):
             return self
-        full: Precision = {"float16": False, "half_sums": False, "bfloat16": False, "weights": ""}
-        target = dataclasses.replace(self.target, **{**full, **precision})
+        target = dataclasses.replace(
+            self.target,
+            float16=precision.get("float16", False),
+            half_sums=precision.get("half_sums", False),
+            bfloat16=precision.get("bfloat16", False),
+            weights=precision.get("weights", ""),
+        )
         return dataclasses.replace(self, target=target)
 
 

@@ -14,7 +14,7 @@ from toolchain import architecture
 from toolchain.architecture import Isa
 from toolchain.backends.base import EXAMPLES, Backend, Choice, Templates
 from toolchain.backends.cpu import graph, kernels, precision, schedule
-from toolchain.backends.cpu.graph import linear_order
+from toolchain.backends.cpu.graph import linear_order, tables
 from toolchain.backends.cpu.graph.rewriting import fold_except_weights
 from toolchain.backends.cpu.layers import (
     Attention,
@@ -221,6 +221,8 @@ class Cpu(Backend):
 
     def _in_kernels(self, module: tvm.IRModule, machine: Machine) -> tvm.IRModule:
         transform = relax.transform
+        if machine.weight_bits:
+            module = tables.round_tables(module)
         with self.host:
             blocked = graph.insert_stand_ins(linear_order.reorder(module), machine, self.without)
             first = [transform.LegalizeOps(), transform.AnnotateTIROpPattern(), transform.FoldConstant()]

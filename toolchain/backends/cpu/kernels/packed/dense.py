@@ -36,19 +36,13 @@ _STORING = 1.5  # the same for its way through a buffer
 
 
 @dataclass(frozen=True)
-class Config:
-    """How the work is cut.
+class Config(dense.Config):
+    """How the work is cut: as `dense.Config`, and where weights are unpacked.
 
     Attributes:
-        rows: As `dense.Config` has it.
-        blocks: The same.
-        inputs: The same.
         at_once: 1 to make float32 of all weights of a group before its tiles are computed, 0 to do so in each tile.
     """
 
-    rows: int
-    blocks: int
-    inputs: int
     at_once: int = 0
 
 
@@ -139,6 +133,7 @@ class _Block:
 
 
 class _Writer(dense.DenseWriter):
+    _config: Config
     _floats: dense.DenseWriter  # writes the products with a group's weights in float32
 
     def begin(self, group: Expr) -> None:
