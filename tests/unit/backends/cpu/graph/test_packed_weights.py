@@ -101,6 +101,20 @@ def test_large_weights_are_rounded_where_the_user_wants_it(tmp_path, bits, block
     assert not any(layer.bits for layer in layers(without))
 
 
+def test_bytes_with_a_scale_for_each_output_are_packed_where_the_data_is_floats(tmp_path):
+    held = {
+        "w": RANDOM.integers(-128, 128, (64, 48)).astype(np.int8),
+        "s": RANDOM.random(48).astype(np.float32),
+        "z": np.zeros(48, np.int8),
+    }
+    nodes = [node("DequantizeLinear", ["w", "s", "z"], ["v"], axis=1), node("MatMul", ["x", "v"], ["y"])]
+    module = imported(nodes, tmp_path, held)
+    packed = moved(module, replace(EIGHT_LANES, dot="vpdpbusd"))
+    assert layers(packed) == [Dense(1, 64, 48, bits=8, block=64)]
+    weights = decode(layers(packed)[0], bindings(packed)[0].value.args[1].fields[1].value.numpy())
+    np.testing.assert_allclose(weights.unpacked(), (held["w"] * held["s"]).T, rtol=1e-6)
+
+
 def test_one_kernel_has_all_layers_of_a_shape(tmp_path):
     held = of_file() | {"u": RANDOM.integers(0, 256, (64, 2, 16)).astype(np.uint8)[:48]}
     other = node("MatMulNBits", ["x", "u", "s"], ["g"], domain="com.microsoft", K=64, N=48, block_size=32)

@@ -31,8 +31,9 @@ NAME = "packed_dense"
 
 _WORD = 32  # bits
 _FLOAT_BYTES = 4
+_NUMBERS = 16  # of 4 bits; also the lanes of a vector that an instruction takes from so many floats
 _UNPACKING = 2.5  # vector products that unpacking a vector of weights takes as long as
-_STORING = 1.5  # the same for its way through a buffer
+_STORING = 4.0  # the same for its way through a buffer
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,16 @@ class _Block:
     rows: int
     number: Expr
     inputs: int
+
+
+def _look_up(indices: Expr) -> Expr:
+    """Return the float32 of 4 bits in two's complement, the lowest ones of each lane."""
+    signed = [
+        tirx.const(float(number if number < _NUMBERS // 2 else number - _NUMBERS), "float32")
+        for number in range(_NUMBERS)
+    ]
+    table = tirx.Shuffle(signed, list(range(_NUMBERS)))
+    return tirx.call_llvm_pure_intrin(f"float32x{_NUMBERS}", "llvm.x86.avx512.permvar.sf.512", table, indices)
 
 
 class _Writer(dense.DenseWriter):
@@ -253,6 +264,8 @@ class _Writer(dense.DenseWriter):
     def _unpacked(self, words: Expr, number: int) -> Expr:
         """Return a number of each word as float32."""
         bits, lanes = self._layer.bits, self._lanes
+        if bits == 4 and self._machine.permutes:  # noqa: PLR2004 - which 16 floats stand for
+            return _look_up(words >> emit.splat(bits * number, lanes, "int32") if number else words)
         left = _WORD - bits * (number + 1)
         if left:
             words = words << emit.splat(left, lanes, "int32")

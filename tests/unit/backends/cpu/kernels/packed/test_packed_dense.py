@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tvm
+from tvm.target import codegen
 
-from tests.support.cpu_kernels import AARCH64, MIDDLE, NARROW, WIDE, applied, assembly, random, run
+from tests.support.cpu_kernels import AARCH64, MIDDLE, NARROW, NATIVE, WIDE, applied, assembly, random, run
 from toolchain.backends.cpu import kernels
 from toolchain.backends.cpu.kernels import emit
 from toolchain.backends.cpu.kernels.packed import dense as template
@@ -17,6 +18,7 @@ from toolchain.backends.cpu.kernels.packed.dense import Config
 from toolchain.backends.cpu.layers import Dense, PostOp, from_json, precision_of, task_of, to_json
 from toolchain.models.converters.quantized.packed import PackedWeights
 
+V4 = tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v4", "num-cores": 2})
 V3 = tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v3", "num-cores": 2})
 RANDOM = np.random.default_rng(3)
 
@@ -62,6 +64,11 @@ def test_the_best_config(machine, bits, shape, block, zeros):
 def test_tiles_and_what_is_left(rows, config, zeros):
     layer = Dense(rows, 50, 70, epilogue=(PostOp("add"), PostOp("silu")), bits=4, block=16, zeros=zeros)
     check(layer, WIDE, config)
+
+
+def test_many_rows_read_weights_that_are_floats_already():
+    few, many = (template.configs(Dense(rows, 256, 256, bits=4, block=32), WIDE)[0][0] for rows in (4, 256))
+    assert (few.at_once, many.at_once) == (0, 1)
 
 
 def test_cores_share_the_rows(monkeypatch):
@@ -118,6 +125,16 @@ def test_what_a_tuner_measures_has_finite_weights():
     choice = kernels.default(layer, WIDE)
     packed = kernels.examples(layer, WIDE, choice)[1]
     assert np.isfinite(packed[:, :, -2:].view(np.float32)).all()
+
+
+def test_an_instruction_looks_up_numbers_of_4_bits():
+    layer, machine = Dense(1, 64, 32, bits=4, block=32), replace(WIDE, permutes=True)
+    code = assembly(template.kernel(layer, machine, Config(1, 2, 1)), V4)
+    assert code.count("vpermps") >= 16
+    assert "vcvtdq2ps" not in code
+    has_avx512 = "avx512f" in {str(name) for name in codegen.llvm_get_cpu_features(NATIVE)}
+    if has_avx512:
+        check(Dense(3, 50, 70, bits=4, block=16, zeros=True), machine, Config(2, 2, 1))
 
 
 @pytest.mark.parametrize(("target", "conversion"), [(V3, "vcvtdq2ps"), (AARCH64, "scvtf")], ids=["avx2", "neon"])
