@@ -185,9 +185,12 @@ class _Writer(dense.DenseWriter):
         layer, lanes, count = self._layer, self._lanes, rows * self._config.blocks
         if self._config.at_once:
             return self._floats.sums(0, tile, row, rows)
-        # Outside of the loop: TVM would let them share memory with scalars otherwise, and trip over the two types.
         sums = emit.Registers(count * self._config.inputs, lanes)
         data_sums = emit.Registers(rows * layer.zeros, lanes)
+        # Here, outside of the loop over the blocks: TVM's StorageRewrite lets buffers share their memory that are used
+        # within one loop alone, even those that are in use at the same time.
+        self._clear(sums, count * self._config.inputs)
+        self._clear(data_sums, rows * layer.zeros)
         if layer.blocks == 1:
             return self._of_block(_Block(group, row, rows, 0, layer.inputs), sums, data_sums)
         totals = emit.Registers(count, lanes)
@@ -195,6 +198,8 @@ class _Writer(dense.DenseWriter):
         for block, inputs in self._blocks_of_inputs():
             for index, value in enumerate(self._of_block(_Block(group, row, rows, block, inputs), sums, data_sums)):
                 totals[index] = totals[index] + value
+            self._clear(sums, count * self._config.inputs)
+            self._clear(data_sums, rows * layer.zeros)
         return [T.Bind(totals[index]) for index in range(count)]
 
     def _clear(self, registers: emit.Registers, count: int) -> None:
@@ -210,11 +215,12 @@ class _Writer(dense.DenseWriter):
             yield full, rest
 
     def _of_block(self, part: _Block, sums: emit.Registers, data_sums: emit.Registers) -> list[Expr]:
-        """Write the products of a tile with a block of inputs; return their sums times the scales."""
+        """Write the products of a tile with a block of inputs; return their sums times the scales.
+
+        Registers hold zeros before.
+        """
         config, lanes, layer, rows = self._config, self._lanes, self._layer, part.rows
         count, per_word = rows * config.blocks, _per_word(layer)
-        self._clear(sums, count * config.inputs)
-        self._clear(data_sums, rows * layer.zeros)
         first = T.Bind((part.group * layer.blocks + part.number) * (_words(layer) + 1 + layer.zeros))
 
         def add(word: Expr, numbers: int) -> None:
