@@ -168,6 +168,7 @@ def main() -> None:
                 peers=None,
                 before=None,
                 bfloat16=False,
+                built=False,
                 build=[],
                 engines=[],
                 work=Path(folder),
