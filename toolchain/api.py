@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Literal
 
 from toolchain import board as boards
 from toolchain.adoption import selection
@@ -51,15 +52,18 @@ def _silent(_line: str) -> None:
     """Show no progress."""
 
 
-def load_board(name: str = "local", *, float16: bool = False, bfloat16: bool = False) -> Board:
+def load_board(
+    name: str = "local", *, float16: bool = False, bfloat16: bool = False, weights: Literal["", "int8", "int4"] = ""
+) -> Board:
     """Load a board type by its name, or from a board file (.toml).
 
     Args:
         name: The board type.
         float16: Whether layers compute in half precision.
         bfloat16: Whether they multiply in bfloat16, instead.
+        weights: What the weights of large fully connected layers are rounded to, instead.
     """
-    return boards.load(name).resolved().with_precision(float16=float16, bfloat16=bfloat16)
+    return boards.load(name).resolved().with_precision(float16=float16, bfloat16=bfloat16, weights=weights)
 
 
 def build(

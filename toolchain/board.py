@@ -8,7 +8,7 @@ import os
 import platform
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict, Unpack
 
 from pydantic import AfterValidator, Field, TypeAdapter
 from pydantic.dataclasses import dataclass as checked_dataclass
@@ -40,13 +40,25 @@ class Target:
     float16: Annotated[bool, Field(description="layers compute in half precision")] = False
     half_sums: Annotated[bool, Field(description="with float16: layers sum up in half precision, too")] = False
     bfloat16: Annotated[bool, Field(description="layers multiply in bfloat16, and sum up in float32")] = False
+    weights: Annotated[
+        Literal["", "int8", "int4"], Field(description="what weights of large fully connected layers are rounded to")
+    ] = ""
 
     @property
-    def reduced_precision(self) -> Literal["float16", "bfloat16", ""]:
-        """The element type that layers read; empty for that of the model."""
+    def reduced_precision(self) -> Literal["float16", "bfloat16", "int8", "int4", ""]:
+        """The element type that layers, or their weights alone, are rounded to; empty for that of the model."""
         if self.float16:
             return "float16"
-        return "bfloat16" if self.bfloat16 else ""
+        return "bfloat16" if self.bfloat16 else self.weights
+
+
+class Precision(TypedDict, total=False):
+    """A reduced precision; see the fields of `Target`."""
+
+    float16: bool
+    half_sums: bool
+    bfloat16: bool
+    weights: Literal["", "int8", "int4"]
 
 
 def short_gpu(name: str) -> str:
@@ -136,11 +148,17 @@ class Board:
             f"the others run on its {' and '.join(names[1:]) or 'other cores'}, which are slower"
         )
 
-    def with_precision(self, *, float16: bool = False, half_sums: bool = False, bfloat16: bool = False) -> Board:
+    def with_precision(self, **precision: Unpack[Precision]) -> Board:
         """Return the board with layers in a reduced precision; without one, in that of its file."""
-        if not (float16 or bfloat16):
+        if not any(precision.values()):
             return self
-        target = dataclasses.replace(self.target, float16=float16, half_sums=half_sums, bfloat16=bfloat16)
+        target = dataclasses.replace(
+            self.target,
+            float16=precision.get("float16", False),
+            half_sums=precision.get("half_sums", False),
+            bfloat16=precision.get("bfloat16", False),
+            weights=precision.get("weights", ""),
+        )
         return dataclasses.replace(self, target=target)
 
 
@@ -208,6 +226,8 @@ def check(path: Path) -> tuple[Board | None, list[Fault]]:
             faults.append(Fault("target.half_sums", "has no effect without float16", "add float16 = true"))
         if board.target.bfloat16 and board.target.float16:
             faults.append(Fault("target.bfloat16", "cannot be combined with float16", "remove one of them"))
+        if board.target.weights and (board.target.float16 or board.target.bfloat16):
+            faults.append(Fault("target.weights", "cannot be combined with float16 and bfloat16", "remove one of them"))
         faults += _faults_of_gpu(board) + _faults_of_cores(board)
     return (None, faults) if faults else (board, [])
 

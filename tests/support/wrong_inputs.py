@@ -370,6 +370,24 @@ _CASES = [
         r"there is no template 'winogrd'[\s\S]*winograd",
     ),
     ("bfloat16 on Arm", "build {w}/good.onnx --board rpi4 --bfloat16 -o {w}/out", 2, r"leave --bfloat16 out"),
+    (
+        "rounded weights on a GPU",
+        "build {w}/good.onnx --board rk3588 --weights int8 -o {w}/out",
+        2,
+        r"leave --weights out",
+    ),
+    (
+        "rounded weights on VTA",
+        "build {w}/good.onnx --board vta-sim --weights int8 -o {w}/out",
+        2,
+        r"leave --weights out",
+    ),
+    (
+        "rounded weights and bfloat16",
+        "build {w}/good.onnx --weights int4 --bfloat16 -o {w}/out",
+        2,
+        r"--weights int4 cannot be combined with",
+    ),
     ("bfloat16 on a GPU", "build {w}/good.onnx --board rk3588 --bfloat16 -o {w}/out", 2, r"leave --bfloat16 out"),
     (
         "two precisions",

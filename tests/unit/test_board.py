@@ -88,6 +88,7 @@ FAULTS = {
     "wrong-backend": ["backend: 'malli' is not a compiler backend (did you mean mali?)"],
     "half-sums-alone": ["target.half_sums: has no effect without float16 (add float16 = true)"],
     "two-precisions": ["target.bfloat16: cannot be combined with float16 (remove one of them)"],
+    "weights-in-bfloat16": ["target.weights: cannot be combined with float16 and bfloat16 (remove one of them)"],
     "gpu-misspelt": ["gpu.name: there is no cost model of the GPU 'g61o' (did you mean g610?)"],
     "gpu-without-model": [
         "gpu.name: there is no cost model of the GPU 'adreno' (known GPUs: t860, g72, g52, g57, g610; without [gpu]"
@@ -107,6 +108,7 @@ BEYOND_SCHEMA = {
     "too-many-threads",
     "root-with-line-end",
     "two-precisions",
+    "weights-in-bfloat16",
     *(name for name in FAULTS if name.startswith("triple-")),
 }
 NOT_TOML = {"key-twice", "not-toml", "not-utf8"}

@@ -137,12 +137,22 @@ class InHalf:
     inputs: str  # what both were run with, for people
     outputs: Annotated[tuple[HalfOutput, ...], FIRST_FAULT]  # what was found of each output; none if nothing is known
     obstacle: str = ""  # why nothing is; empty if it is
-    format: Literal["float16", "bfloat16"] = "float16"  # what is multiplied
+    format: Literal["float16", "bfloat16", "int8", "int4"] = "float16"  # what is multiplied, or what weights are in
 
     @property
     def precision(self) -> str:
         """What people call it."""
-        return {"float16": "half precision", "bfloat16": "bfloat16"}[self.format]
+        return {"float16": "half precision", "bfloat16": "bfloat16"}.get(self.format, f"{self.format} weights")
+
+    @property
+    def phrase(self) -> str:
+        """The same in a sentence about results."""
+        return f"{'in' if self.option != '--weights' else 'with'} {self.precision}"
+
+    @property
+    def option(self) -> str:
+        """The option that selects it."""
+        return "--weights" if self.format in {"int8", "int4"} else f"--{self.format}"
 
     @property
     def title(self) -> str:
@@ -158,7 +168,7 @@ class InHalf:
         if self.obstacle:
             return [f"the error of {self.precision} is not known before a deploy: {self.obstacle}"]
         by = f"from {self.reference} with {self.inputs}, emulated"
-        heads = [f"in {self.precision}," if output.ok else f"WRONG in {self.precision}:" for output in self.outputs]
+        heads = [f"{self.phrase}," if output.ok else f"WRONG {self.phrase}:" for output in self.outputs]
         return [f"{head} {output} {by}" for head, output in zip(heads, self.outputs, strict=True)]
 
 

@@ -16,7 +16,7 @@ from toolchain.cli.reports import JSON, JSON_OPTION, JSON_SETTINGS, JUNIT, PAGE,
 from toolchain.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
-    from toolchain.board import Board
+    from toolchain.board import Board, Precision
     from toolchain.compile.request import BuildRequest
     from toolchain.device.deploy import Settings
     from toolchain.models import inputs
@@ -133,9 +133,14 @@ class KernelOptions:
     bfloat16: bool = option(
         "--bfloat16", is_flag=True, help="Multiply in bfloat16 and add in float32, on x86-64 CPUs. Less exact."
     )
+    weights: Literal["int8", "int4"] | None = option(
+        "--weights",
+        type=click.Choice(["int8", "int4"]),
+        help="Round the weights of large fully connected layers, which stay so in memory; on CPUs. Less exact.",
+    )
 
     @property
-    def precision(self) -> dict[str, bool]:
+    def precision(self) -> Precision:
         """The arguments of `BoardOptions.board`.
 
         Raises:
@@ -147,7 +152,13 @@ class KernelOptions:
                 "--bfloat16 cannot be combined with --float16 and --half-sums",
                 hint="--bfloat16 is for x86-64 CPUs, --float16 for GPUs and Arm CPUs, --half-sums for GPUs",
             )
-        return {"float16": float16, "half_sums": self.half_sums, "bfloat16": self.bfloat16}
+        if self.weights and (float16 or self.bfloat16):
+            raise InputError(
+                f"--weights {self.weights} cannot be combined with --float16, --half-sums and --bfloat16",
+                hint="--weights leaves the data of layers in float32; choose one of the options",
+            )
+        precision: Precision = {"float16": float16, "half_sums": self.half_sums, "bfloat16": self.bfloat16}
+        return {**precision, "weights": self.weights} if self.weights else precision
 
     @property
     def precision_arguments(self) -> list[str]:
@@ -155,7 +166,8 @@ class KernelOptions:
         if self.half_sums:
             return ["--half-sums"]
         options = {"--float16": self.float16, "--bfloat16": self.bfloat16}
-        return [option for option, is_set in options.items() if is_set]
+        weights = ["--weights", self.weights] if self.weights else []
+        return [*(option for option, is_set in options.items() if is_set), *weights]
 
     def excluded_templates(self, board: Board) -> tuple[str, ...]:
         """Return the sorted names of the templates that the build must not use.

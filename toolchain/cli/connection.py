@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import click
 
@@ -20,7 +20,7 @@ from toolchain.cli.values import Limit
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
-    from toolchain.board import Board
+    from toolchain.board import Board, Precision
     from toolchain.device.connected import ConnectedDevice
     from toolchain.device.probe.facts import DeviceFacts
     from toolchain.device.waiting import Patience
@@ -60,12 +60,12 @@ class BoardOptions:
         help="Board type, or a board file (.toml).",
     )
 
-    def board(self, *, float16: bool = False, half_sums: bool = False, bfloat16: bool = False) -> Board:
+    def board(self, **precision: Unpack[Precision]) -> Board:
         """Load the board type, resolved, with layers in a precision as `Board.with_precision` has it."""
         from toolchain import board as board_files
 
         board = board_files.load(self.board_name).resolved()
-        return board.with_precision(float16=float16, half_sums=half_sums, bfloat16=bfloat16)
+        return board.with_precision(**precision)
 
 
 @dataclass(frozen=True)
@@ -116,10 +116,9 @@ class AddressOptions(BoardOptions):
         "--known-hosts", type=PATH, multiple=True, help="Trusted host keys. Default: ~/.ssh/known_hosts."
     )
 
-    def board(self, *, float16: bool = False, half_sums: bool = False, bfloat16: bool = False) -> Board:
+    def board(self, **precision: Unpack[Precision]) -> Board:
         """Return the board type of the device, resolved; see `resolve`."""
-        board = self.resolve().board
-        return board.with_precision(float16=float16, half_sums=half_sums, bfloat16=bfloat16)
+        return self.resolve().board.with_precision(**precision)
 
     def resolve(self) -> Selected:
         """Decide the board type: that of --board, or else that of the device.

@@ -31,7 +31,7 @@ _SUBJECTS = {
     " --prune --no-compare",
     TRIALS: "--number --repeat --min-repeat-ms --cooldown --cache-flush --timeout --build-timeout",
     COMPILATION: "--toolchain --records --no-records --emulated --modelled --without --no-winograd --float16"
-    " --half-sums --bfloat16 --gpu --cl-option --cost --max-ram",
+    " --half-sums --bfloat16 --weights --gpu --cl-option --cost --max-ram",
     QUANTIZATION: "--calibration --method --exclude",
     ACCURACY: "--min-snr",
     VERIFICATION: "--tolerance --samples --evaluate --unchecked",

@@ -51,6 +51,7 @@ def _inspection_table(inspected: Inspection) -> Table:
         ("parameters", f"{inspected.parameters / 1e6:.2f} million"),
         ("work", "unknown: a shape is open" if inspected.gflops is None else f"{inspected.gflops:.3f} GFLOPs a run"),
         *([("zero weights", _describe_zeros(inspected.sparsity))] if inspected.sparsity else []),
+        *([("weights", str(inspected.few_bits))] if inspected.few_bits else []),
         ("operators", _format_counts(inspected.operators)),
         *([("as imported", _format_counts(inspected.imported))] if inspected.imported != inspected.operators else []),
         *(("note", line) for line in inspected.guessed),

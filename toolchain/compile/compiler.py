@@ -377,7 +377,7 @@ def compare_in_half(
     if reference is None or not reduced:
         return None
     unknown = InHalf(reference.runtime, _input_text(request), (), format=reduced)
-    request.progress(stage(f"computing in {unknown.precision} on this machine"))
+    request.progress(stage(f"computing {unknown.phrase} on this machine"))
     try:
         pipeline = PIPELINE if request.board.backend == "cpu" else _GPU_PIPELINE
         call = _open(request.backend.on_cpu(module), imported, pipeline)

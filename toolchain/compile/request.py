@@ -80,7 +80,9 @@ class BuildRequest:
 
 
 def precision_options(board: Board) -> list[str]:
-    """Return the option of a build that selects half precision or bfloat16; empty for neither."""
+    """Return the option of a build that selects a reduced precision; empty for none."""
+    if board.target.weights:
+        return ["--weights", board.target.weights]
     if not board.target.float16:
         return ["--bfloat16"] if board.target.bfloat16 else []
     return ["--half-sums" if board.target.half_sums else "--float16"]

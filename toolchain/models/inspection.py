@@ -9,7 +9,8 @@ import onnx
 from onnx import shape_inference
 
 from toolchain.errors import InputError
-from toolchain.models import flops, protos, sparsity
+from toolchain.models import few_bits, flops, protos, sparsity
+from toolchain.models.few_bits import FewBits
 from toolchain.models.importer import UnsupportedNode, as_imported, import_model, unsupported_nodes
 from toolchain.models.signature import dtype_of
 from toolchain.models.source import SourceModel
@@ -37,6 +38,7 @@ class Inspection:
         imported: The same after constants were folded with the shapes set.
         guessed: Lines about guessed shapes, and about outputs that differ from the file's.
         sparsity: Zeros in the weights of layers; None if no layer has constant weights.
+        few_bits: Weights of few bits in blocks; None if there are none.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Inspection:
     imported: dict[str, int]
     guessed: tuple[str, ...]
     sparsity: Sparsity | None
+    few_bits: FewBits | None
     unsupported: tuple[UnsupportedNode, ...]
 
 
@@ -76,6 +79,7 @@ def inspect(source: SourceModel) -> Inspection:
         imported=_operator_counts(simple),
         guessed=source.guessed,
         sparsity=sparsity.measure(simple.graph),
+        few_bits=few_bits.measure(source.proto.graph),
         unsupported=unsupported,
     )
 

@@ -51,6 +51,7 @@ _MARGIN = 4
 # Half precision has 11 bits: 5e-4 at each rounding, of which a deep network has many. bfloat16 has 8.
 _FLOAT16_TOLERANCE = 2e-2
 _BFLOAT16_TOLERANCE = 1e-1
+_INT4_TOLERANCE = 1e-1  # with a scale for each block of weights
 
 # The oldest opset that ONNX Runtime promises to support.
 _OLDEST = 7
@@ -58,11 +59,13 @@ _OLDEST = 7
 _NEWEST_OPSET, _NEWEST_IR = 26, 13
 
 
-# The least precise type that the model or (by `float16` and `bfloat16`) the device computes in decides, even if outputs
-# have a more precise one.
-def tolerance(source: SourceModel, *, float16: bool = False, bfloat16: bool = False) -> float | None:
+# The least precise type that the model or (by the other arguments) the device computes in decides, even if outputs have
+# a more precise one.
+def tolerance(source: SourceModel, *, float16: bool = False, bfloat16: bool = False, weights: str = "") -> float | None:
     """Return the limit for a model's relative difference if it does not follow from its output's dtype."""
-    if _is_quantized(source):
+    if weights == "int4":
+        return _INT4_TOLERANCE
+    if _is_quantized(source) or weights == "int8":
         return _QUANTIZED_TOLERANCE
     types = _computed_types(source.proto)
     if bfloat16 or onnx.TensorProto.BFLOAT16 in types:

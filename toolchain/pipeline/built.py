@@ -46,11 +46,11 @@ class Built:
         if half and not half.ok:
             sums = "--half-sums" in self.bundle.manifest.command.split()
             return VerificationError(
-                f"the outputs in {half.precision} are beyond their limit, as this machine computes them",
+                f"the outputs {half.phrase} are beyond their limit, as this machine computes them",
                 details="\n".join(str(output) for output in half.outputs if not output.ok),
                 hint="--float16 instead of --half-sums sums up in single precision"
                 if sums
-                else f"leave --{half.format} out",
+                else f"leave {half.option} out",
             )
         return self.costs.refusal() if self.costs else None
 

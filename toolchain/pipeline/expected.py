@@ -42,6 +42,7 @@ class ReferenceModel:
     unoptimized: bool  # whether each operator is computed as the file has it
     float16: bool  # whether the device computes in half precision
     bfloat16: bool = False  # whether it multiplies in bfloat16
+    weights: str = ""  # what it rounds weights to
 
     # Each is opened at its first run, and kept for all samples.
 
@@ -83,9 +84,9 @@ class ReferenceModel:
             InputError: The reference cannot run it.
         """
         outputs = self.outputs(arrays)
-        usual = reference.tolerance(self.source, float16=self.float16, bfloat16=self.bfloat16)
+        usual = reference.tolerance(self.source, float16=self.float16, bfloat16=self.bfloat16, weights=self.weights)
         order = self._rankings(arrays, usual)
-        if self.unoptimized or self.float16 or self.bfloat16:
+        if self.unoptimized or self.float16 or self.bfloat16 or self.weights:
             return Expected(outputs, usual, order)
         others = (self._complete(self._literal), self._complete(self._run_perturbed))
         wider = reference.limits(self.source, arrays, outputs, order, others)

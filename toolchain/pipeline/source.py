@@ -151,7 +151,7 @@ class BundleSource:
         compared = reference.with_plain_lstm(source)
         target = self.request.board.target
         reference_model = ReferenceModel(
-            compared, unoptimized=unoptimized, float16=target.float16, bfloat16=target.bfloat16
+            compared, unoptimized, target.float16, bfloat16=target.bfloat16, weights=target.weights
         )
         try:
             expected = reference_model.run(arrays)

@@ -62,6 +62,16 @@ def test_bfloat16_and_half_precision_exclude_each_other():
             _ = KernelOptions(bfloat16=True, **other).precision
 
 
+def test_rounded_weights_exclude_other_precisions():
+    kernels = KernelOptions(weights="int4")
+    assert kernels.precision_arguments == ["--weights", "int4"]
+    target = BoardOptions("x86_64-v3").board(**kernels.precision).target
+    assert (target.float16, target.weights, target.reduced_precision) == (False, "int4", "int4")
+    for other in ({"float16": True}, {"half_sums": True}, {"bfloat16": True}):
+        with pytest.raises(InputError, match="--weights int4 cannot be combined"):
+            _ = KernelOptions(weights="int4", **other).precision
+
+
 def test_the_device_is_the_only_one_the_named_one_or_an_address(named):
     kind = named().board()
     assert named().device(kind).host == named(host="bench").device(kind).host == "me@127.0.0.1:1"

@@ -78,3 +78,8 @@ def test_half_precision_is_part_of_the_command():
 def test_bfloat16_is_part_of_the_command():
     kind = board.load("local").resolved().with_precision(bfloat16=True)
     assert BuildRequest(MLP, kind).command("mlp").split()[-3:] == ["--bfloat16", "--seed", "3"]
+
+
+def test_rounded_weights_are_part_of_the_command():
+    kind = board.load("local").resolved().with_precision(weights="int8")
+    assert BuildRequest(MLP, kind).command("mlp").split()[-4:] == ["--weights", "int8", "--seed", "3"]

@@ -68,6 +68,33 @@ def test_bfloat16_has_a_difference_and_a_limit_too(tmp_path):
     assert "bfloat16_dense" in (made.folder / bundle.GRAPH_TEXT).read_text()
 
 
+@pytest.mark.parametrize(("weights", "limit"), [("int8", 5e-2), ("int4", 1e-1)])
+def test_rounded_weights_have_a_difference_and_a_limit_too(tmp_path, weights, limit):
+    held = {"w": RANDOM.standard_normal((256, 64)).astype(np.float32)}
+    nodes = [nets.node("MatMul", ["x", "w"], ["h"]), nets.node("Relu", ["h"], ["y"])]
+    made, told = built(nodes, (2, 256), held, tmp_path, CPU.with_precision(weights=weights))
+    half = bundle.load(made.folder).manifest.half
+    (one,) = half.outputs
+    assert (half.format, one.limit, one.ok) == (weights, limit, True)
+    assert 1e-4 < one.max_rel < limit
+    assert f"with {weights} weights, y {one.max_rel:.1e} of the largest value off (limit {limit:.0e})" in told
+    assert "1 of 1 kernels with products have weights of 4 or 8 bits" in told
+    assert f"--weights {weights}" in made.manifest.command
+    assert f"{weights.capitalize()} weights, emulated" in Built(made).html()
+    assert f"packed{weights[3:]}_dense" in (made.folder / bundle.GRAPH_TEXT).read_text()
+    assert (made.folder / "params.safetensors").stat().st_size < 0.3 * held["w"].nbytes
+
+
+def test_rounded_weights_beyond_their_limit_end_the_build_so(tmp_path):
+    weights = RANDOM.standard_normal((256, 64)).astype(np.float32)
+    nodes = [nets.node("Concat", ["x", "x"], ["c"], axis=1), nets.node("MatMul", ["c", "w"], ["y"])]
+    held = {"w": np.concatenate([weights, 1e-3 - weights])}
+    made, told = built(nodes, (2, 256), held, tmp_path, CPU.with_precision(weights="int8"))
+    assert "WRONG with int8 weights: y" in told
+    fault = Built(made).refusal()
+    assert (fault.exit_code, fault.hint) == (5, "leave --weights out")
+
+
 def test_bfloat16_beyond_its_limit_ends_the_build_so(tmp_path):
     weights = RANDOM.standard_normal((64, 16)).astype(np.float32)
     nodes = [nets.node("Concat", ["x", "x"], ["c"], axis=1), nets.node("MatMul", ["c", "w"], ["y"])]

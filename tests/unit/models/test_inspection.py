@@ -44,6 +44,7 @@ def test_inspection_of_a_net_made_by_hand(tmp_path):
         imported={"Conv": 1, "Gemm": 1, "Relu": 1, "Reshape": 1},
         guessed=(),
         sparsity=summary.sparsity,
+        few_bits=None,
         unsupported=(),
     )
     assert summary.sparsity.zeros == pytest.approx(180_000 / (500 * 27 + 180_000))

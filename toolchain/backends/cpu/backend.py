@@ -14,8 +14,8 @@ from toolchain import architecture
 from toolchain.architecture import Isa
 from toolchain.backends.base import EXAMPLES, Backend, Choice, Templates
 from toolchain.backends.cpu import graph, kernels, precision, schedule
-from toolchain.backends.cpu.graph import linear_order
-from toolchain.backends.cpu.graph.rewriting import fold_except_bytes
+from toolchain.backends.cpu.graph import linear_order, tables
+from toolchain.backends.cpu.graph.rewriting import fold_except_weights
 from toolchain.backends.cpu.layers import (
     Attention,
     Conv,
@@ -36,7 +36,7 @@ from toolchain.backends.cpu.machine import (
     with_bfloat16,
     with_float16,
 )
-from toolchain.backends.graph import fold, fusion
+from toolchain.backends.graph import fusion
 from toolchain.board import Board
 from toolchain.errors import InputError
 from toolchain.models.converters.sequence.recurrence import Recurrence
@@ -113,6 +113,7 @@ class CpuTemplates:
 # --- the backend -----------------------------------------------------------------------------------------------------
 
 
+_BITS = {"int8": 8, "int4": 4}
 _FLOAT16_FEATURES = ("fphp", "asimdhp")  # Linux's names for arithmetic in half precision, of numbers and of vectors
 
 
@@ -128,10 +129,16 @@ class Cpu(Backend):
         """The LLVM target of the board's CPU, without an accelerator.
 
         Raises:
-            InputError: LLVM does not know the CPU, or the board file asks for bfloat16, which is for x86-64 CPUs alone.
+            InputError: LLVM does not know the CPU, or the board file asks for bfloat16, which is for x86-64 CPUs alone,
+                or for rounded weights, which are for CPUs.
         """
         if self.board.target.bfloat16:
             _check_bfloat16(self.board)
+        if self.board.target.weights and self.board.backend != "cpu":
+            raise InputError(
+                f"board {self.board.name} does not compute with weights of {self.board.target.weights}: only CPUs do",
+                hint="leave --weights out",
+            )
         if self.board.target.half_sums and self.board.backend == "cpu":
             raise InputError(
                 f"board {self.board.name} is a CPU, which always sums up in half precision with --float16",
@@ -148,6 +155,8 @@ class Cpu(Backend):
         described = machine(self.host)
         if self._in_float16:
             return with_float16(described)
+        if self.board.target.weights:
+            return replace(described, weight_bits=_BITS[self.board.target.weights])
         return with_bfloat16(described, self.host) if self.board.target.bfloat16 else described
 
     @property
@@ -192,14 +201,15 @@ class Cpu(Backend):
             )
         if not self.machine.dot:
             return self.lowered_floats(module)
-        return self._in_kernels(fold_except_bytes(self._prepared(module)), self.machine)
+        return self._in_kernels(fold_except_weights(self._prepared(module)), self.machine)
 
     def lowered_floats(self, module: tvm.IRModule) -> tvm.IRModule:
         """Rewrite a module as `lower` does, but compute in floats what its file has quantized.
 
         Floats hold the integers of a quantized network exactly: results are those of the file, to the bit.
         """
-        return self._in_kernels(fold.fold_constants(self._prepared(module)), replace(self.machine, dot=""))
+        folded = fold_except_weights(self._prepared(module), in_bytes=False)
+        return self._in_kernels(folded, replace(self.machine, dot=""))
 
     def _prepared(self, module: tvm.IRModule) -> tvm.IRModule:
         transform = relax.transform
@@ -211,6 +221,8 @@ class Cpu(Backend):
 
     def _in_kernels(self, module: tvm.IRModule, machine: Machine) -> tvm.IRModule:
         transform = relax.transform
+        if machine.weight_bits:
+            module = tables.round_tables(module)
         with self.host:
             blocked = graph.insert_stand_ins(linear_order.reorder(module), machine, self.without)
             first = [transform.LegalizeOps(), transform.AnnotateTIROpPattern(), transform.FoldConstant()]
@@ -236,18 +248,21 @@ class Cpu(Backend):
         return self.schedule(graph.emit_kernels(module, self.machine, choose))
 
     def remarks(self, module: tvm.IRModule) -> Sequence[str]:
-        """Name the kernels with products that stay in float32, if the board file asks for a reduced precision."""
+        """Count the kernels with products in a reduced precision, and those whose weights are of few bits."""
         reduced = "bfloat16" if self.machine.bfloat16 else "float16" if self.machine.float16 else ""
-        return [precision.summary(module, reduced)] if reduced else ()
+        packed = precision.summary_of_weights(module, is_requested=bool(self.machine.weight_bits))
+        return [*([precision.summary(module, reduced)] if reduced else ()), *packed]
 
     def on_cpu(self, module: tvm.IRModule) -> tvm.IRModule:
-        """Return scheduled kernels that compute in bfloat16 or float16 without the instructions for it.
+        """Return scheduled kernels in a reduced precision without the instructions for it.
 
         Raises:
             InputError: Other kernels need instructions that this machine lacks.
         """
         if self.machine.float16:
             return precision.without_target(module)
+        if self.machine.weight_bits:
+            return precision.on_any_processor(module, self.machine, self.host)
         return precision.on_any_x86(module, self.machine, self.host)
 
     @property

@@ -18,6 +18,9 @@ from toolchain.models.converters.sequence.recurrence import Recurrence
 FLOAT16 = "float16"
 """Element type of blocked tensors on boards that compute in half precision."""
 
+PACKED = "packed"
+"""What names of kernels with packed weights begin with."""
+
 
 @dataclass(frozen=True)
 class Activation:
@@ -208,6 +211,9 @@ class Dense:
             leaving out the others may pay; 0 elsewhere.
         bfloat16: Whether data and weights are rounded to bfloat16; sums are in float32.
         float16: Whether data and weights are rounded to float16; the result is in float32.
+        bits: Bits of each weight that stays packed, 4 or 8; 0 for weights as they are.
+        block: Inputs that share a scale of packed weights.
+        zeros: Whether packed weights have zero points.
     """
 
     rows: int
@@ -218,6 +224,14 @@ class Dense:
     vectors: int = 0
     bfloat16: bool = False
     float16: bool = False
+    bits: int = 0
+    block: int = 0
+    zeros: bool = False
+
+    @property
+    def blocks(self) -> int:
+        """Scales of the packed weights of an output."""
+        return -(-self.inputs // self.block)
 
     @property
     def weights_shape(self) -> tuple[int, int]:
@@ -379,7 +393,7 @@ def to_json(layer: Layer) -> str:
         if isinstance(layer, Conv) and not document[name]:
             del document[name]
     if isinstance(layer, (Conv, Dense, Attention)):
-        for name in ("vectors", "bfloat16", "float16"):
+        for name in ("vectors", "bfloat16", "float16", "bits", "block", "zeros"):
             if not document.get(name, True):
                 del document[name]
     return json.dumps(document, sort_keys=True, separators=(",", ":"))
@@ -438,9 +452,14 @@ def _with_arguments(epilogue: tuple[PostOp, ...]) -> tuple[PostOp, ...]:
 
 
 def precision_of(layer: Layer) -> str:
-    """Return what a layer computes in: `int8`, `bfloat16` or `float16`; empty for float32."""
+    """Return what a layer computes in: `int8`, `bfloat16` or `float16`; empty for float32.
+
+    It is `packed4` or `packed8` for float32 with packed weights.
+    """
     if isinstance(layer, (Conv, Dense, Attention)) and layer.bfloat16:
         return "bfloat16"
+    if isinstance(layer, Dense) and layer.bits:
+        return f"{PACKED}{layer.bits}"
     if isinstance(layer, Dense):
         return FLOAT16 if layer.float16 else ""
     if isinstance(layer, (Attention, Recurrence)):
@@ -459,7 +478,7 @@ def in_float16(layer: _Layer) -> _Layer:
         return replace(activation, dtype=FLOAT16) if is_blocked else activation
 
     if isinstance(layer, Dense):
-        return replace(layer, float16=True)
+        return layer if layer.bits else replace(layer, float16=True)
     if isinstance(layer, (Attention, Recurrence)):
         return layer
     epilogue = tuple(replace(op, other=rounded(op.other)) if op.other else op for op in layer.epilogue)

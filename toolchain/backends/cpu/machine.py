@@ -37,11 +37,13 @@ class Machine:
         loads_apart: Whether only loads read memory; on x86 a product may take one of its factors from there.
         limits_nan: Whether maximum and minimum are NaN if either operand is; on x86 they are the second then.
         vmla: Whether products are added by an instruction that LLVM does not choose by itself; see `emit.multiply_add`.
+        permutes: Whether an instruction takes one of 16 floats for each lane, by the lowest bits of a whole number.
         rounds: Whether an instruction rounds floats to whole numbers; see `numerics`.
         bfloat16: How layers in bfloat16 add the products of pairs: by an instruction, or by several; empty if no layer
             is in bfloat16.
         float16: Whether tensors in blocks, and products, are in float16; then `lanes` are those of 16 bits, and a
             vector of as many float32 takes two of the processor's registers, so that `registers` are half of them.
+        weight_bits: Bits that weights of large fully connected layers are rounded to; 0 to leave them as they are.
     """
 
     lanes: int
@@ -54,9 +56,11 @@ class Machine:
     loads_apart: bool = False
     limits_nan: bool = False
     vmla: bool = False
+    permutes: bool = False
     rounds: bool = True
     bfloat16: Bfloat16 = ""
     float16: bool = False
+    weight_bits: int = 0
 
     @property
     def float32_lanes(self) -> int:
@@ -112,7 +116,7 @@ def _arm(processor: Architecture, features: set[str], cores: int) -> Machine:
 def _x86(processor: Architecture, features: set[str], cores: int) -> Machine:
     dot: Dot = "vpdpbusd" if features & {"avx512vnni", "avxvnni"} else ""
     if "avx512f" in features:
-        return Machine(16, 32, dot, cores, l2_bytes=1024 * _KIB)
+        return Machine(16, 32, dot, cores, l2_bytes=1024 * _KIB, permutes=True)
     return Machine(8 if "avx" in features else processor.lanes, 16, dot, cores)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import tvm
@@ -13,13 +14,14 @@ from tvm.target import codegen
 
 from toolchain.backends.cpu.graph.rewriting import ENTRY
 from toolchain.backends.cpu.kernels.bfloat16.emit import with_portable_definitions
+from toolchain.backends.cpu.layers import PACKED
 from toolchain.backends.cpu.machine import Machine
 from toolchain.backends.graph.values import name_of
 from toolchain.errors import InputError
 
 _PRODUCTS = re.compile(r"(?!int8_).*(conv|dense|matmul|attention|_kernel)")
 _CALLS = {"relax.call_tir", "relax.call_tir_inplace"}
-_X86 = "llvm.x86."
+_INSTRUCTIONS = ("llvm.x86.", "llvm.aarch64.", "llvm.arm.")
 
 
 def summary(module: tvm.IRModule, reduced: str) -> str:
@@ -29,22 +31,43 @@ def summary(module: tvm.IRModule, reduced: str) -> str:
         module: A Relax module of scheduled kernels.
         reduced: `bfloat16` or `float16`.
     """
-    prefix = f"{reduced}_"
+    return _summary(_products(module), f"{reduced}_", f"are in {reduced}")
+
+
+def summary_of_weights(module: tvm.IRModule, *, is_requested: bool) -> list[str]:
+    """Return a line about the kernels whose weights are of few bits; none if there are no such kernels.
+
+    Args:
+        module: A Relax module of scheduled kernels.
+        is_requested: Whether the user asked for them, so that it is worth a line if there are none.
+    """
+    products = _products(module)
+    if not is_requested and not any(name.startswith(PACKED) for name in products):
+        return []
+    return [_summary(products, PACKED, "have weights of 4 or 8 bits")]
+
+
+def _products(module: tvm.IRModule) -> dict[str, int]:
+    """Count the calls of kernels with products by name."""
     calls: Counter[str] = Counter()
 
     def count(node: Any) -> None:
         if isinstance(node, relax.Call) and getattr(node.op, "name", "") in _CALLS:
-            calls[str(node.args[0].name_hint).rstrip("0123456789")] += 1
+            name = str(node.args[0].name_hint)
+            calls[name.rstrip("0123456789")] += 1
 
     relax.analysis.post_order_visit(module[ENTRY], count)
-    products = {name: number for name, number in calls.items() if _PRODUCTS.match(name)}
+    return {name: number for name, number in calls.items() if _PRODUCTS.match(name)}
+
+
+def _summary(products: Mapping[str, int], prefix: str, state: str) -> str:
     rounded = sum(number for name, number in products.items() if name.startswith(prefix))
     others = [
         f"{name} ({number})" if number > 1 else name
         for name, number in sorted(products.items())
         if not name.startswith(prefix)
     ]
-    line = f"{rounded} of {sum(products.values())} kernels with products are in {reduced}"
+    line = f"{rounded} of {sum(products.values())} kernels with products {state}"
     return f"{line}; in float32: {', '.join(others)}" if others else line
 
 
@@ -64,6 +87,22 @@ def without_target(module: tvm.IRModule) -> tvm.IRModule:
     return tvm.IRModule(functions, module.attrs, module.global_infos)
 
 
+def on_any_processor(module: tvm.IRModule, machine: Machine, target: tvm.target.Target) -> tvm.IRModule:
+    """Return a module of scheduled kernels whose weights are of few bits for this machine.
+
+    Args:
+        module: The module.
+        machine: The processor that the kernels were written for.
+        target: The same as a target.
+
+    Raises:
+        InputError: A kernel has instructions of that processor, which this machine lacks.
+    """
+    if machine.vmla:
+        raise InputError(f"kernels have instructions of {target.attrs['mcpu']}, which this machine lacks")
+    return on_any_x86(module, machine, target)
+
+
 def on_any_x86(module: tvm.IRModule, machine: Machine, target: tvm.target.Target) -> tvm.IRModule:
     """Return a module of scheduled kernels with portable code for bfloat16.
 
@@ -75,7 +114,8 @@ def on_any_x86(module: tvm.IRModule, machine: Machine, target: tvm.target.Target
     Raises:
         InputError: A kernel has other instructions, and this machine is not a processor of that kind.
     """
-    is_here = _vector_features(target) <= _vector_features(_this_machine())
+    features = _vector_features(target)  # none of a processor that is not x86
+    is_here = bool(features) and features <= _vector_features(_this_machine())
     functions: dict[Any, Any] = {}
     for variable, function in module.functions_items():
         functions[variable] = function
@@ -106,4 +146,4 @@ def _has_intrinsics(function: tirx.PrimFunc) -> bool:
             names.append(str(codegen.llvm_get_intrinsic_name(int(call.args[0].value))))
 
     tvm_ffi.structural_walk(function.body, (tvm.ir.Call, note))
-    return any(name.startswith(_X86) for name in names)
+    return any(name.startswith(_INSTRUCTIONS) for name in names)

@@ -14,6 +14,7 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax
 
+from toolchain.backends.graph.kernels import packed_weights
 from toolchain.backends.graph.values import shape_of
 
 _ENTRY = "main"
@@ -70,7 +71,7 @@ def fold_constants(module: tvm.IRModule) -> tvm.IRModule:
     The transpose of a matrix stays, since fully connected layers take either.
     """
     main = module[_ENTRY]
-    folder = _ConstantFolder()
+    folder = _ConstantFolder(module)
     blocks = [folder.block(block) if isinstance(block, relax.DataflowBlock) else block for block in main.body.blocks]
     functions = dict(module.functions_items())
     body = relax.SeqExpr(blocks, main.body.body)
@@ -92,7 +93,8 @@ def contiguous(array: Array) -> Array:
 class _ConstantFolder:
     """Goes through the blocks in order; knows the variables that are constants."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: tvm.IRModule) -> None:
+        self._module = module
         self._known: dict[Any, Any] = {}
         self.missed = False  # whether something that follows from constants is left
 
@@ -122,6 +124,9 @@ class _ConstantFolder:
             for field in (list(argument.fields) if isinstance(argument, relax.Tuple) else [argument])
             if isinstance(field, tvm.ir.GenericConst)
         ]
+        packed = packed_weights(call, self._module)
+        if packed is not None:
+            return relax.VarBinding(binding.var, relax.const(packed.unpacked(), "float32"))
         name, shape = str(call.op.name).removeprefix(_PREFIX), shape_of(binding.var.ty)
         # Fully connected layers take weights in either order.
         if name == "permute_dims" and len(shape or ()) == 2:  # noqa: PLR2004 - a matrix

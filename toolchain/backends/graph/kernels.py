@@ -9,9 +9,16 @@ from typing import Any
 import tvm
 from tvm import relax, s_tir, tirx
 
+from toolchain.models.converters.quantized import packed
+from toolchain.models.converters.quantized.packed import PACKED, PackedWeights
+
 _ONE = {(), (1,)}  # shapes of one number
 _PAD = "PadInput"  # TOPI's name for what pads with a number
 _FALSE, _INSIDE = 2, 1  # arguments of if_then_else
+
+
+UNPACK = "unpack"
+"""Name of the operation that makes float32 of packed weights."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +28,8 @@ class Meaning:
     Attributes:
         name: Name of the operation.
         arguments: The Relax expressions that it reads.
-        values: For `pad`, the padding before each axis, then the padding behind each.
+        values: For `pad`, the padding before each axis, then the padding behind each; for `UNPACK`, how many inputs
+            share a scale.
     """
 
     name: str
@@ -30,7 +38,7 @@ class Meaning:
 
 
 def meaning(call: Any, function: Any) -> Meaning | None:
-    """Recognize the maximum or minimum with one number, and padding with zeros; None if a kernel does something else.
+    """Recognize limits by one number, padding with zeros and packed weights; None if a kernel does something else.
 
     Args:
         call: A call of `relax.call_tir`.
@@ -39,6 +47,8 @@ def meaning(call: Any, function: Any) -> Meaning | None:
     arguments = list(call.args[1].fields) if isinstance(call.args[1], relax.Tuple) else []
     if not isinstance(function, tirx.PrimFunc) or not arguments:
         return None
+    if PACKED in (function.attrs or {}):
+        return Meaning(UNPACK, tuple(arguments), (int(str(function.attrs[PACKED])),))
     node, block = function.body, None
     while not isinstance(node, tirx.BufferStore):
         inner = getattr(node, "block", None)
@@ -49,6 +59,19 @@ def meaning(call: Any, function: Any) -> Meaning | None:
     if block is not None and str(block.name_hint) == _PAD:
         return _padding(call, function, node, arguments[0])
     return _limit(function, node, arguments)
+
+
+def packed_weights(call: Any, module: tvm.IRModule) -> PackedWeights | None:
+    """Return the packed weights that a call makes float32 of; None for other calls, and if they are not constants."""
+    if not isinstance(call, relax.Call) or not isinstance(call.op, tvm.ir.Op) or call.op.name != "relax.call_tir":
+        return None
+    function = module[call.args[0]]
+    if not isinstance(function, tirx.PrimFunc) or PACKED not in (function.attrs or {}):
+        return None
+    arguments = list(call.args[1].fields)
+    if not all(isinstance(argument, tvm.ir.GenericConst) for argument in arguments):
+        return None
+    return packed.of_arrays([argument.value.numpy() for argument in arguments], int(str(function.attrs[PACKED])))
 
 
 def _limit(function: tirx.PrimFunc, store: Any, arguments: list[Any]) -> Meaning | None:

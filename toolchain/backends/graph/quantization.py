@@ -9,7 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax
 
+from toolchain.backends.graph.kernels import UNPACK
 from toolchain.backends.graph.values import Operation, Value
+from toolchain.models.converters.quantized import packed
+from toolchain.models.converters.quantized.packed import PackedWeights
 
 LEAST = {"uint8": 0, "int8": -128}
 """Least value of a type of byte; the greatest is 255 more."""
@@ -98,6 +101,11 @@ def constant_of(value: Value) -> NDArray[np.float64] | None:
     scaled = _integers_and_scales(value)
     if scaled is not None:
         return scaled[0] * scaled[1]
+    if value.maker is not None and value.maker.name == UNPACK:
+        return _unpack(value.maker).unpacked().astype(np.float64)
+    transposed = _transposed(value)
+    if transposed is not None:
+        return transposed.unpacked().T.astype(np.float64)
     return None if value.constant is None else value.array.astype(np.float64)
 
 
@@ -128,6 +136,32 @@ def weights(value: Value) -> Weights | None:
     while scale.ndim > 1:
         scale = scale[..., 0]
     return Weights(np.ascontiguousarray(numbers, np.int16), scale.copy())
+
+
+def packed_weights(value: Value) -> PackedWeights | None:
+    """Return the packed weights that a matrix [inputs, outputs] is made of; None for other values.
+
+    Bytes with a scale for each output are packed weights in one block.
+    """
+    transposed = _transposed(value)
+    if transposed is not None:
+        return transposed
+    in_bytes = weights(value) if len(value.shape or ()) == 2 else None  # noqa: PLR2004 - a matrix
+    if in_bytes is None or in_bytes.has_offset:
+        return None
+    numbers, scales = in_bytes.numbers.astype(np.int8), in_bytes.scales.astype(np.float32).reshape(-1, 1)
+    return PackedWeights(numbers, scales, None, numbers.shape[1])
+
+
+def _transposed(value: Value) -> PackedWeights | None:
+    """Return the packed weights that a value is the transpose of."""
+    transpose = value.maker
+    unpack = transpose.inputs[0].maker if transpose is not None and transpose.name == "permute_dims" else None
+    return None if unpack is None or unpack.name != UNPACK else _unpack(unpack)
+
+
+def _unpack(operation: Operation) -> PackedWeights:
+    return packed.of_arrays([value.array for value in operation.inputs], int(operation.values[0]))
 
 
 def _integers_and_scales(value: Value) -> tuple[NDArray[np.int64], NDArray[np.float64]] | None:

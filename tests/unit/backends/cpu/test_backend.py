@@ -88,6 +88,15 @@ def test_without_templates_all_kernels_are_fused_and_scheduled(module):
     assert tvm.compile(plain.apply_choices(lowered, {}), target=plain.target).mod is not None
 
 
+def test_rounded_weights_are_for_cpus_alone():
+    bits = [Cpu(KIND.with_precision(weights=weights)).machine.weight_bits for weights in ("", "int8", "int4")]
+    assert bits == [0, 8, 4]
+    for name, backend in (("rk3588", Mali), ("vta-sim", Vta)):
+        with pytest.raises(InputError, match=f"board {name} does not compute with weights of int8") as caught:
+            _ = backend(board.load(name).resolved().with_precision(weights="int8")).target
+        assert caught.value.hint == "leave --weights out"
+
+
 def test_bfloat16_is_for_x86_cpus_alone():
     assert [Cpu(KIND.with_precision(bfloat16=asked)).machine.bfloat16 for asked in (False, True)] == ["", "portable"]
     for name, backend in (("rpi4", Cpu), ("rk3588", Mali), ("vta-sim-x86_64", Vta)):

@@ -60,8 +60,25 @@ def test_kernels_that_stay_in_float32_are_named(tmp_path):
     assert {str(name.name_hint) for name in module.get_global_vars()} >= {"bfloat16_conv_1x1_kernel", "bfloat16_dense"}
 
 
-def test_nothing_is_said_without_the_option():
-    assert Cpu(LOCAL).remarks(tvm.IRModule()) == ()
+def test_nothing_is_said_without_the_option(tmp_path):
+    backend = Cpu(LOCAL)
+    assert backend.remarks(scheduled(backend, network(), tmp_path)) == []
+
+
+def test_rounded_weights_of_an_arm_board_are_computed_on_this_machine(tmp_path):
+    weights = {"w": normal(256, 64)}
+    proto = nets.model(
+        [node("MatMul", ["x", "w"], ["y"])], [nets.value("x", (3, 256))], [nets.value("y", (3, 64))], weights
+    )
+    backend = Cpu(board.load("rpi4").resolved().with_precision(weights="int8"))
+    module = scheduled(backend, proto, tmp_path)
+    assert backend.remarks(module) == ["1 of 1 kernels with products have weights of 4 or 8 bits"]
+    target = tvm.target.Target({"kind": "llvm", "mcpu": str(codegen.llvm_get_system_cpu())})
+    machine = relax.VirtualMachine(tvm.compile(backend.on_cpu(module), target=target, tir_pipeline=PIPELINE), tvm.cpu())
+    data = normal(3, 256)
+    (expected,) = nets.run(proto, {"x": data})
+    difference = np.abs(machine["main"](tvm.runtime.tensor(data)).numpy() - expected).max() / np.abs(expected).max()
+    assert 1e-4 < difference < 2e-2
 
 
 @pytest.mark.parametrize("mcpu", ["x86-64-v3", "znver4"])

@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from toolchain.backends.cpu.graph import effects
 from toolchain.backends.cpu.graph.effects import Affine, BoundPostOp, Effect, Operand, Rounding
 from toolchain.backends.cpu.kernels.int8 import grids
+from toolchain.backends.cpu.kernels.packed.weights import scaled
 from toolchain.backends.cpu.layers import Activation, Conv, Dense, ImageLayer, Layer, Map
 from toolchain.backends.graph.quantization import NUMBERS, Grid, Weights
 from toolchain.backends.graph.values import Value
+from toolchain.models.converters.quantized.packed import PackedWeights
 
 
 @dataclass(eq=False)
@@ -236,10 +238,12 @@ class RowPlan(LayerPlan):
     Attributes:
         bare: The layer without bias and epilogue; weights are [outputs, inputs].
         is_transposed: Whether the constant is [inputs, outputs].
+        packed: The weights in place of `weights` if they stay packed.
     """
 
     bare: Dense = field(kw_only=True)
     is_transposed: bool = False
+    packed: PackedWeights | None = None
 
     def axis_of(self, value: Value) -> int:
         """Return the axis of the channels in the result: the last."""
@@ -247,6 +251,13 @@ class RowPlan(LayerPlan):
 
     def layer(self, locate: Callable[[Value], Activation]) -> Dense:  # noqa: ARG002 - nothing of it is blocked
         return replace(self.bare, bias=self.has_bias, epilogue=tuple(post_op.op for post_op in self.split_effects()[1]))
+
+    def folded_packed(self) -> PackedWeights | None:
+        """Return packed weights, with a factor for each output in their scales; None for others."""
+        folded, _ = self.split_effects()
+        if self.packed is None or folded is None:
+            return self.packed
+        return scaled(self.packed, np.broadcast_to(folded.scale, (self.channels,)))
 
     def _transposed_weights(self) -> NDArray[np.float32] | None:
         return self.weights.array.T if self.is_transposed and self.weights is not None else None

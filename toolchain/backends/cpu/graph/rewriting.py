@@ -1,4 +1,4 @@
-"""A module with its function `main` written anew, and its constants folded but for bytes that layers read."""
+"""A module with its function `main` written anew, and its constants folded but for weights of few bits."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import tvm
 from tvm import relax
 
 from toolchain.backends.graph import fold
+from toolchain.backends.graph.kernels import packed_weights
 from toolchain.backends.graph.values import name_of
 
 ENTRY = "main"
@@ -40,34 +41,34 @@ _CHANGES = frozenset({"reshape", "permute_dims", "dequantize"})  # what may stan
 _LAYERS = frozenset({"nn.conv2d", "matmul", "add", "subtract", "multiply", "divide"})
 
 
-def fold_except_bytes(module: tvm.IRModule) -> tvm.IRModule:
-    """Fold constants, but not bytes that layers read: these are parameters during the folding.
+def fold_except_weights(module: tvm.IRModule, *, in_bytes: bool = True) -> tvm.IRModule:
+    """Fold constants, but not packed weights of products, nor bytes that layers read: these are parameters meanwhile.
 
     Args:
         module: A module whose weights are constants; only its function `main` is rewritten.
+        in_bytes: Whether layers read bytes.
     """
     main, hidden = module[ENTRY], dict[Any, Any]()
-    readers: dict[Any, list[Any]] = defaultdict(list)
-    constants: set[Any] = set()
-    for block in main.body.blocks:
-        for binding in block.bindings:
-            free = relax.analysis.free_vars(binding.value)
-            for variable in free:
-                readers[variable].append(binding)
-            if constants.issuperset(free):
-                constants.add(binding.var)
+    readers = _Readers(main)
 
     def hide(binding: Any) -> Any:
         call = binding.value
+        packed = packed_weights(call, module)
+        if packed is not None and readers.are_products(binding.var):
+            numbers, *grid = call.args[1].fields
+            return replaced(binding, numbers, lambda held: [call.args[0], relax.Tuple([held, *grid])])
         rounds_constant = name_of(call) in _ROUNDINGS and isinstance(call.args[0], tvm.ir.GenericConst)
         # A single number is a scale or a limit, and no weights.
-        if not rounds_constant or call.args[0].value.numpy().size <= 1:
+        if not in_bytes or not rounds_constant or call.args[0].value.numpy().size <= 1:
             return binding
-        if not _is_of_layers(binding.var, readers, constants):
+        if not readers.are_layers(binding.var):
             return binding
-        parameter = relax.Var(f"held{len(hidden)}", call.args[0].ty)
-        hidden[parameter] = call.args[0].value
-        return relax.VarBinding(binding.var, relax.Call(call.op, [parameter, *call.args[1:]], call.attrs, call.ty_args))
+        return replaced(binding, call.args[0], lambda held: [held, *call.args[1:]])
+
+    def replaced(binding: Any, constant: Any, arguments: Callable[[Any], list[Any]]) -> Any:
+        call, parameter = binding.value, relax.Var(f"held{len(hidden)}", constant.ty)
+        hidden[parameter] = constant.value
+        return relax.VarBinding(binding.var, relax.Call(call.op, arguments(parameter), call.attrs, call.ty_args))
 
     body = with_blocks(main, lambda block: type(block)([hide(binding) for binding in block.bindings]))
     if not hidden:
@@ -78,11 +79,38 @@ def fold_except_bytes(module: tvm.IRModule) -> tvm.IRModule:
     return closed
 
 
-def _is_of_layers(variable: Any, readers: dict[Any, list[Any]], constants: set[Any]) -> bool:
-    """Whether only layers with data that is not constant read a variable, directly or through a change of its shape."""
-    names = [(name_of(binding.value), binding.var) for binding in readers[variable]]
-    return isinstance(variable, relax.DataflowVar) and all(
-        (name in _LAYERS and result not in constants)
-        or (name in _CHANGES and _is_of_layers(result, readers, constants))
-        for name, result in names
-    )
+class _Readers:
+    """Which operations read the variables of a function."""
+
+    def __init__(self, main: relax.Function) -> None:
+        self._readers: dict[Any, list[Any]] = defaultdict(list)
+        self._constants: set[Any] = set()
+        for block in main.body.blocks:
+            for binding in block.bindings:
+                free = relax.analysis.free_vars(binding.value)
+                for variable in free:
+                    self._readers[variable].append(binding)
+                if self._constants.issuperset(free):
+                    self._constants.add(binding.var)
+
+    def are_layers(self, variable: Any) -> bool:
+        """Whether only layers with data that is not constant read it, directly or through a change of its shape."""
+        return isinstance(variable, relax.DataflowVar) and all(
+            (name_of(binding.value) in _LAYERS and binding.var not in self._constants)
+            or (name_of(binding.value) in _CHANGES and self.are_layers(binding.var))
+            for binding in self._readers[variable]
+        )
+
+    def are_products(self, variable: Any) -> bool:
+        """Whether only products with data that is not constant read it, as their matrix and transposed."""
+        return isinstance(variable, relax.DataflowVar) and all(
+            name_of(transpose.value) == "permute_dims"
+            and isinstance(transpose.var, relax.DataflowVar)
+            and all(
+                name_of(product.value) == "matmul"
+                and product.value.args[1].same_as(transpose.var)
+                and product.var not in self._constants
+                for product in self._readers[transpose.var]
+            )
+            for transpose in self._readers[variable]
+        )

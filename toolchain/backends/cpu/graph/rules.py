@@ -79,7 +79,7 @@ def dense(plans: Planning, operation: Operation, index: int) -> bool:
     typed = data.dtype == weights.dtype == "float32" and data.shape and operation.out.shape
     if not typed or weights.shape is None or len(weights.shape) != _MATRIX:
         return False
-    if _dense_of_bytes(plans, operation, index):
+    if _dense_of_bytes(plans, operation, index) or _dense_of_packed(plans, operation, index):
         return True
     if quantization.fold_to_constant(weights).constant is None:
         return False
@@ -101,6 +101,19 @@ def _dense_of_bytes(plans: Planning, operation: Operation, index: int) -> bool:
     out = plans.activation(operation.out)
     bare = Conv(bytes_.activation, out, (1, 1), offset=scaled.has_offset, unpaired=unpaired)
     return plans.take(BytePlan(bytes_.value, operation.out, index, bare=bare, data_grid=bytes_.grid, scaled=pixel))
+
+
+def _dense_of_packed(plans: Planning, operation: Operation, index: int) -> bool:
+    data, weights = operation.inputs
+    packed = quantization.packed_weights(weights) if operation.name == "matmul" else None
+    if packed is None:
+        return False
+    outputs, inputs = packed.numbers.shape
+    has_zeros = packed.zeros is not None
+    bare = Dense(
+        math.prod((data.shape or ())[:-1]), inputs, outputs, bits=packed.bits, block=packed.block, zeros=has_zeros
+    )
+    return plans.take(RowPlan(data, operation.out, index, weights, bare=bare, packed=packed))
 
 
 def attention(plans: Planning, operation: Operation, index: int) -> bool:

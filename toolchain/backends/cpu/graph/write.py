@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -23,15 +24,21 @@ from toolchain.backends.cpu.graph.items import (
 )
 from toolchain.backends.cpu.graph.plans import BytePlan, ImagePlan, LayerPlan, RowPlan
 from toolchain.backends.cpu.graph.stand_ins import StandIns
-from toolchain.backends.cpu.kernels import in_bfloat16, without_subnormals
+from toolchain.backends.cpu.kernels import in_bfloat16, is_covered, without_subnormals
 from toolchain.backends.cpu.kernels.int8 import grids
+from toolchain.backends.cpu.kernels.packed.weights import encode, rounded
 from toolchain.backends.cpu.kernels.sparse.weights import count_vectors
 from toolchain.backends.cpu.layers import FLOAT16, Activation, Conv, Dense, ImageLayer, Layer, Map, in_float16
 from toolchain.backends.cpu.machine import Machine
 from toolchain.backends.graph.fold import contiguous
 from toolchain.backends.graph.values import Block, Value
+from toolchain.models.converters.quantized.packed import PackedWeights
 
 _Layer = TypeVar("_Layer", bound=Layer)
+
+_LARGE = 1 << 14  # weights that are worth rounding
+_BYTE = 8  # bits
+_BLOCK = 32  # inputs that share a scale of 4 bits; of 8 bits, one for each output is exact enough
 
 
 class BlockWriter:
@@ -258,11 +265,27 @@ class BlockWriter:
 
     # Dense layers, on plain rows
 
+    def _packed(self, layer: Dense, plan: RowPlan) -> tuple[Dense, PackedWeights | None]:
+        """Return a layer with its packed weights: those of the file, or large ones that the user wants rounded."""
+        bits, packed = self._machine.weight_bits, plan.folded_packed()
+        if packed is not None or not bits or plan.weights is None or math.prod(layer.weights_shape) < _LARGE:
+            return layer, packed
+        block = layer.inputs if bits == _BYTE else _BLOCK
+        rounded_layer = replace(layer, bits=bits, block=block)
+        if not is_covered(rounded_layer, self._without):
+            return layer, None
+        folded = plan.folded_weights()
+        return rounded_layer, rounded(plan.weights.array if folded is None else folded, bits, block)
+
     def _dense(self, plan: RowPlan) -> None:
-        layer = self._in_bfloat16(self._with_vectors(plan.layer(self._place), plan))
+        layer, packed = self._packed(plan.layer(self._place), plan)
+        if packed is None:
+            layer = self._in_bfloat16(self._with_vectors(layer, plan))
         rows, result = (layer.rows, layer.inputs), (layer.rows, layer.outputs)
         arguments = [self._reshape(plan.data, rows)]
-        if plan.weights is not None:
+        if packed is not None:
+            arguments.append(relax.const(encode(packed), "uint8"))
+        elif plan.weights is not None:
             arguments.append(_weights(plan.weights, plan))
         if plan.has_bias:
             arguments.append(_constant(plan.bias()))

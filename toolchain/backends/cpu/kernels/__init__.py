@@ -36,11 +36,13 @@ from toolchain.backends.cpu.kernels.int8 import conv as int8_conv
 from toolchain.backends.cpu.kernels.int8 import depthwise as int8_depthwise
 from toolchain.backends.cpu.kernels.int8 import elementwise as int8_elementwise
 from toolchain.backends.cpu.kernels.int8 import pool as int8_pool
+from toolchain.backends.cpu.kernels.packed import dense as packed_dense
+from toolchain.backends.cpu.kernels.packed import weights as packed_weights
 from toolchain.backends.cpu.kernels.sparse import conv as sparse
 from toolchain.backends.cpu.kernels.sparse import dense as sparse_dense
 from toolchain.backends.cpu.kernels.sparse.weights import example
 from toolchain.backends.cpu.kernels.winograd import row as winograd_row
-from toolchain.backends.cpu.layers import FLOAT16, Attention, Conv, Dense, Layer, precision_of, task_of, to_json
+from toolchain.backends.cpu.layers import FLOAT16, PACKED, Attention, Conv, Dense, Layer, precision_of, task_of, to_json
 from toolchain.backends.cpu.machine import Machine
 from toolchain.backends.cpu.numerics import with_nan
 from toolchain.errors import BuildError
@@ -54,6 +56,7 @@ _TEMPLATES: dict[str, ModuleType] = {
         *(sparse, sparse_dense),
         *(bfloat16, bfloat16_dense, bfloat16_attention),
         *(float16, float16_depthwise, float16_winograd, float16_dense),
+        packed_dense,
     )
 }
 _IN_BFLOAT16 = {bfloat16.NAME, bfloat16_dense.NAME, bfloat16_attention.NAME}
@@ -120,6 +123,8 @@ def _covers(name: str, layer: Layer) -> bool:
     precision = precision_of(layer)
     if (precision == "bfloat16") != (name in _IN_BFLOAT16) or (precision == FLOAT16) != (name in _IN_FLOAT16):
         return False
+    if precision.startswith(PACKED) != (name == packed_dense.NAME):
+        return False
     return bool(_TEMPLATES[name].covers(layer))
 
 
@@ -176,7 +181,7 @@ def in_bfloat16(layer: _Layer, machine: Machine, without: frozenset[str] = froze
 
     Estimates are of processors with the instruction.
     """
-    if not isinstance(layer, (Conv, Dense, Attention)) or getattr(layer, "vectors", 0):
+    if not isinstance(layer, (Conv, Dense, Attention)) or getattr(layer, "vectors", 0) or getattr(layer, "bits", 0):
         return layer
     rounded = replace(layer, bfloat16=True)
     if not is_covered(rounded, without):
@@ -232,6 +237,8 @@ def examples(layer: Layer, machine: Machine, chosen: Choice) -> dict[int, NDArra
         return {}
     if chosen.template in {sparse.NAME, sparse_dense.NAME}:
         return {1: pack(layer, machine, chosen, example(layer, machine.lanes))}
+    if isinstance(layer, Dense) and chosen.template == packed_dense.NAME:
+        return {1: pack(layer, machine, chosen, packed_weights.example(layer))}
     # Random integers would mostly be pairs of subnormal numbers; behind weights in float16 there are powers of two.
     weights = np.full(layer.weights_shape, 0.5, np.float32)
     return {1: pack(layer, machine, chosen, weights)} if chosen.template in _IN_BFLOAT16 | _IN_FLOAT16 else {}

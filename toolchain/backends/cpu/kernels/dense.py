@@ -183,10 +183,14 @@ class DenseWriter:
         shares = _parts(self._layer, self._machine, self._config)
         with emit.shared(self._groups * shares, _operations(self._layer, self._machine)) as work:
             group = T.Bind(work // shares)
+            self.begin(group)
             for row, rows in self._tiles(T.Bind(work % shares), shares):
                 sums = self.sums(group, T.Bind(row // self._config.rows), row, rows)
                 for last in self.ends(group):
                     self.finish(sums, group, row, rows, last)
+
+    def begin(self, group: Expr) -> None:
+        """Write what is done once for a group of blocks and a part of the rows."""
 
     def _tiles(self, share: Expr, shares: int) -> Iterator[tuple[Expr, int]]:
         """Open the loops over the tiles of a part, and yield first row and rows of each."""

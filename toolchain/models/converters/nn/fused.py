@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from tvm import relax
 
 from toolchain.models.converters import Node, as_operator, converter
@@ -19,7 +18,6 @@ _IN_THE_STANDARD = {
     "com.microsoft.Gelu": ("Gelu", 20),
     "com.microsoft.GridSample": ("GridSample", 16),
 }
-_BYTE = 8
 
 
 # The standard has adopted these under the same name.
@@ -116,43 +114,6 @@ def fused_matmul(node: Node) -> Any:
     product = node.emit(relax.op.matmul(*operands))
     alpha = float(node.attributes.get("alpha", 1.0))
     return product if alpha == 1 else relax.op.multiply(product, relax.const(alpha, node.dtype(0)))
-
-
-# The weights of few bits become floats at compile time.
-@converter("com.microsoft.MatMulNBits")
-def matmul_n_bits(node: Node) -> Any:
-    if node.input(4) is not None:
-        raise node.refusal("g_idx, an order of the inputs, is not supported")
-    weights = node.emit(relax.const(_dequantize_weights(node).T.astype(node.dtype(0)), node.dtype(0)))
-    return _add_present(node, node.emit(relax.op.matmul(node.inputs[0], weights)), node.input(5))
-
-
-def _dequantize_weights(node: Node) -> NDArray[np.float32]:
-    """Return the weights of MatMulNBits as [outputs, inputs]: each block has a scale and a zero point."""
-    attributes = node.attributes
-    bits, outputs, inputs = (int(attributes.get(name, 4)) for name in ("bits", "N", "K"))
-    packed, scales, zeros = (node.constant(index) for index in (1, 2, 3))
-    if packed is None or scales is None:
-        raise node.refusal("it has no weights")
-    blocks = -(-inputs // int(attributes["block_size"]))
-    numbers = _unpack(packed.reshape(outputs, blocks, -1), bits)[:, :, : int(attributes["block_size"])]
-    if zeros is None:
-        # Without zero points, the numbers lie evenly around the middle of their range.
-        middle: NDArray[Any] = np.full((outputs, blocks, 1), 1 << (bits - 1))
-    elif zeros.dtype == np.uint8:
-        middle = _unpack(zeros.reshape(outputs, -1), bits)[:, :blocks, None]
-    else:
-        middle = zeros.reshape(outputs, blocks, 1)
-    numbers_above = (numbers - middle.astype(np.float32)) * scales.reshape(outputs, blocks, 1).astype(np.float32)
-    return numbers_above.reshape(outputs, -1)[:, :inputs].astype(np.float32)
-
-
-def _unpack(packed: NDArray[Any], bits: int) -> NDArray[np.float32]:
-    """Return numbers of a few bits each, the lowest bits of a byte first."""
-    shifts = np.arange(0, _BYTE, bits)
-    numbers_of_byte = (packed[..., None] >> shifts.astype(packed.dtype)) & ((1 << bits) - 1)
-    numbers: NDArray[np.float32] = numbers_of_byte.reshape(*packed.shape[:-1], -1).astype(np.float32)
-    return numbers
 
 
 # --- normalizations ----------------------------------------------------------------------------------------------

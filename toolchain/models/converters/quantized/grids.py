@@ -18,6 +18,9 @@ from onnx import TensorProto, helper
 from tvm import relax, te, tirx
 
 from toolchain.models.converters import Node, converter
+from toolchain.models.converters.quantized.packed import PackedWeights
+from toolchain.models.converters.quantized.packed import emit as emit_packed
+from toolchain.models.converters.quantized.packed import of_blocks as packed_of_blocks
 
 INTEGERS = frozenset({"int8", "uint8", "int16", "uint16"})
 """Types that QuantizeLinear can make here; each is of fewer bits than float32 holds exactly."""
@@ -73,6 +76,10 @@ def dequantize(node: Node, data: Any, grid: Grid, dtype: str = "float32") -> Any
     if _suits_relax(node, data, grid, dtype) and input_dtype != "float32":
         return node.emit(relax.op.dequantize(data, grid.scale, grid.zero, axis=grid.axis, out_dtype=dtype))
     if all(map(node.is_known, (data, grid.scale, grid.zero))):
+        packed = _packed(data, grid) if grid.block and dtype == "float32" else None
+        if packed is not None:
+            unpacked = emit_packed(node, packed)
+            return node.emit(relax.op.permute_dims(unpacked)) if grid.axis == 0 else unpacked
         return relax.const(_dequantize_constant(data, grid).astype(dtype), dtype)
     wide = "float32" if input_dtype == "float32" else "int32"
 
@@ -85,6 +92,11 @@ def dequantize(node: Node, data: Any, grid: Grid, dtype: str = "float32") -> Any
         return te.compute(whole.shape, element, name="dequantized")
 
     return node.compute(scaled, data, grid.scale, grid.zero, name="dequantize_linear")
+
+
+def _packed(data: Any, grid: Grid) -> PackedWeights | None:
+    whole, scale, zero = (value.value.numpy() for value in (data, grid.scale, grid.zero))
+    return packed_of_blocks(whole, scale, zero, grid.axis, grid.block)
 
 
 def _dequantize_constant(data: Any, grid: Grid) -> NDArray[np.float32]:

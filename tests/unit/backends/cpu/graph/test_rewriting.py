@@ -9,7 +9,7 @@ from tests.support import nets
 from tests.support.nets import node, value
 from tests.support.qdq_nets import imported
 from tests.support.relax_nets import bindings
-from toolchain.backends.cpu.graph.rewriting import fold_except_bytes
+from toolchain.backends.cpu.graph.rewriting import fold_except_weights
 
 
 def constants_of(reader, shape):
@@ -21,7 +21,7 @@ def constants_of(reader, shape):
     }
     nodes = [node("DequantizeLinear", ["w", "scale", "zero"], ["v"]), reader]
     proto = nets.model(nodes, [value("x", (1, 4, 3, 3))], [value("y", None)], constants)
-    calls = [binding.value for binding in bindings(fold_except_bytes(imported(proto)))]
+    calls = [binding.value for binding in bindings(fold_except_weights(imported(proto)))]
     return {
         str(argument.ty.dtype)
         for call in calls

@@ -18,7 +18,7 @@ from tests.support.qdq_nets import QuantType, floating, imported, quantization, 
 from toolchain import quantize
 from toolchain.backends.base import EXACT
 from toolchain.backends.cpu import graph, kernels
-from toolchain.backends.cpu.graph.rewriting import fold_except_bytes
+from toolchain.backends.cpu.graph.rewriting import fold_except_weights
 from toolchain.backends.cpu.layers import Conv, ImageLayer, Map, Pool, from_json
 from toolchain.backends.cpu.machine import Machine
 from toolchain.models import importer, reference
@@ -45,7 +45,7 @@ def layers(module):
 
 def lowered(module, machine, without=frozenset()):
     """Return a network's layers as calls of kernels without code."""
-    return graph.insert_stand_ins(fold_except_bytes(module), machine, without)
+    return graph.insert_stand_ins(fold_except_weights(module), machine, without)
 
 
 def kinds(module):

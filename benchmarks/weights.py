@@ -1,0 +1,201 @@
+r"""How much memory and time weights of 4 and 8 bits save: one fully connected layer against float32 and ONNX Runtime.
+
+    python benchmarks/weights.py [--rows 1 16 128] [--inputs 4096] [--outputs 4096] [--block 32] [--threads 2]
+                                 [--rounds 10] [--json FILE]
+
+For each number of rows, bits and kind of zero points it writes two files: a MatMulNBits of random weights, and a MatMul
+of the same weights in float32. Each is built by `toolchain build` and opened by the Python of `toolchain sdk`, and
+loaded in ONNX Runtime as well. The four take turns in processes of their own, as in `cpu.py`. A ratio below 1 means
+that ours with few bits is faster. `params` is the size of the bundle's weights over that of the float32 build; `GB/s`
+is how fast ours reads them, where one row has to read all of them.
+
+The exit code is 1 where our outputs differ from ONNX Runtime's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import _product
+import numpy as np
+import onnx
+from _engine import read, save
+from cpu import Child, Condition, Given, in_turns
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+from benchmarks import _ab
+
+_LIMIT = 1e-4  # of the largest result
+_DOMAIN = "com.microsoft"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fully connected layer.
+
+    Attributes:
+        zeros: Whether each block of weights has a zero point.
+    """
+
+    rows: int
+    inputs: int
+    outputs: int
+    bits: int
+    block: int
+    zeros: bool
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of inputs that share a scale."""
+        return -(-self.inputs // self.block)
+
+    def __str__(self) -> str:
+        """Name it in a table."""
+        return f"{self.rows}x{self.inputs}x{self.outputs}, {self.bits} bits{', zero points' if self.zeros else ''}"
+
+
+def models(case: Case) -> dict[str, onnx.ModelProto]:
+    """Return the layer with weights of few bits, and with the same weights in float32."""
+    stream = np.random.default_rng(0)
+    numbers = stream.integers(0, 1 << case.bits, (case.outputs, case.blocks * case.block)).astype(np.uint8)
+    grid = (case.outputs, case.blocks)
+    scales = ((0.5 + stream.random(grid)) / (1 << case.bits) / np.sqrt(case.inputs)).astype(np.float32)
+    zeros = stream.integers(0, 1 << case.bits, grid).astype(np.uint8)
+    held = {"w": _packed(numbers, case).reshape(*grid, -1), "s": scales.reshape(-1)}
+    about = {"K": case.inputs, "N": case.outputs, "bits": case.bits, "block_size": case.block}
+    if case.zeros:
+        held["z"] = _packed(np.pad(zeros, ((0, 0), (0, case.blocks % 2))), case).reshape(-1)
+    few = helper.make_node("MatMulNBits", ["x", *held], ["y"], domain=_DOMAIN, **about)
+    middle = zeros if case.zeros else np.full(grid, 1 << (case.bits - 1), np.uint8)
+    floats = (numbers.reshape(*grid, -1) - middle.astype(np.float32)[:, :, None]) * scales[:, :, None]
+    weights = np.ascontiguousarray(floats.reshape(case.outputs, -1)[:, : case.inputs].T)
+    return {
+        "packed": _model(case, few, held),
+        "float32": _model(case, helper.make_node("MatMul", ["x", "w"], ["y"]), {"w": weights}),
+    }
+
+
+def _packed(numbers: NDArray[np.uint8], case: Case) -> NDArray[np.uint8]:
+    packed: NDArray[np.uint8] = numbers if case.bits == 8 else numbers[:, ::2] | numbers[:, 1::2] << 4
+    return packed
+
+
+def _model(case: Case, node: onnx.NodeProto, held: dict[str, NDArray[Any]]) -> onnx.ModelProto:
+    ends = [
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [case.rows, size])
+        for name, size in (("x", case.inputs), ("y", case.outputs))
+    ]
+    tensors = [numpy_helper.from_array(array, name) for name, array in held.items()]
+    graph = helper.make_graph([node], "layer", ends[:1], ends[1:], tensors)
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(_DOMAIN, 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def measured(case: Case, given: Given) -> dict[str, Any]:
+    """Build the layer both ways, and time ours and ONNX Runtime's in turns."""
+    with contextlib.ExitStack() as stack:
+        children: dict[str, Child] = {}
+        sizes: dict[str, int] = {}
+        for kind, proto in models(case).items():
+            children |= dict(_loaded(kind, proto, replace(given, work=given.work / kind), stack, sizes))
+        answers = {name: read(child.answers)[0]["y"] for name, child in children.items()}
+        turns = in_turns(children, given.rounds)
+    reference = answers["ort float32"]
+    seconds = {name: [[value / 1e3 for value in one] for one in rounds] for name, rounds in turns.items()}
+    median = {name: float(np.median([np.median(one) for one in rounds])) for name, rounds in seconds.items()}
+    return {
+        "case": str(case),
+        "params": sizes["packed"] / sizes["float32"],
+        "params_bytes": sizes,
+        "difference": {
+            name: float(np.abs(value - reference).max() / np.abs(reference).max()) for name, value in answers.items()
+        },
+        "median_ms": {name: 1e3 * value for name, value in median.items()},
+        "gb_per_s": {kind: sizes[kind] / median[f"ours {kind}"] / 1e9 for kind in sizes},
+        "ratios": {name: _ab.ratio(seconds["ours packed"], seconds[name]) for name in turns if name != "ours packed"},
+    }
+
+
+def _loaded(
+    kind: str, proto: onnx.ModelProto, given: Given, stack: contextlib.ExitStack, sizes: dict[str, int]
+) -> Iterator[tuple[str, Child]]:
+    """Start ours and ONNX Runtime with a model, and note the size of our weights."""
+    import _peers_networks as networks
+
+    given.work.mkdir(parents=True, exist_ok=True)
+    onnx.save(proto, given.work / "given.onnx")
+    (given.work / "copy").mkdir(exist_ok=True)
+    network = networks.obtain(str(given.work / "given.onnx"), given.work / "copy")
+    save(given.work / "inputs.npz", network.samples(1))
+    folder = given.work / "ours"
+    _product.build(network, folder)
+    sizes[kind] = (folder / _product.BUNDLE / "params.safetensors").stat().st_size
+    for name, model in (("ours", folder), ("ort", network.path)):
+        yield f"{name} {kind}", stack.enter_context(Child(name, model, network, given))
+
+
+def main() -> None:
+    """Measure each case, and print a table."""
+    arguments = parsed()
+    cases = [
+        Case(rows, arguments.inputs, arguments.outputs, bits, arguments.block, zeros)
+        for rows in arguments.rows
+        for bits in (4, 8)
+        for zeros in (False, True)
+    ]
+    found = []
+    print(
+        "| layer | params | GB/s (float32) | over ours in float32 | over ONNX Runtime, same file | over it, float32 |"
+    )
+    print("|---|---|---|---|---|---|", flush=True)
+    for case in cases:
+        with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
+            given = Given(
+                threads=arguments.threads,
+                rounds=arguments.rounds,
+                conditions=[Condition()],
+                peers=None,
+                before=None,
+                bfloat16=False,
+                built=False,
+                build=[],
+                engines=[],
+                work=Path(folder),
+            )
+            found.append(one := measured(case, given))
+        ratios = [_ab.told(one["ratios"][name]) for name in ("ours float32", "ort packed", "ort float32")]
+        speed = "{packed:.1f} ({float32:.1f})".format(**one["gb_per_s"])
+        print(f"| {case} | {one['params']:.3f} | {speed} | {' | '.join(ratios)} |", flush=True)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    wrong = [one["case"] for one in found if one["difference"]["ours packed"] > _LIMIT]
+    if wrong:
+        sys.exit(f"wrong outputs: {'; '.join(wrong)}")
+
+
+def parsed() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 16, 128])
+    parser.add_argument("--inputs", type=int, default=4096)
+    parser.add_argument("--outputs", type=int, default=4096)
+    parser.add_argument("--block", type=int, default=32, help="inputs that share a scale")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
