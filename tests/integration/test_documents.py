@@ -333,6 +333,7 @@ echo '{"_meta": {"hostvars": {"kitchen": {"ansible_host": "10.0.0.8", "edge_boar
                 before="head -c $((3 * 224 * 224 * 4)) /dev/zero >input.raw",
             ),
         ),
+        ("static void execute", Shown("it is a part of a program; tests/data/sdk/options.c has such an executor")),
         ("edge_tensor frame", Shown("it is a part of a program; tests/data/sdk/steps.c has such calls")),
     ],
     "docs/security.md": [
