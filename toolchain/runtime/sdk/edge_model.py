@@ -183,7 +183,7 @@ def _executor(executor: Executor | None) -> Any:
         return _Execute()
 
     def execute(_context: Any, task: Any, data: Any, count: int) -> None:
-        others = []
+        others: list[Any] = []
         # After its shutdown, the calling thread computes everything.
         with contextlib.suppress(RuntimeError):
             others.extend(executor.submit(task, data, number) for number in range(1, count))
