@@ -226,6 +226,7 @@ toolchain build mlp --board rpi4 --without all -o old && toolchain package old -
                 allow={"toolchain gate": "7"},
             ),
         ),
+        ("toolchain gate new.tar --base old.tar --p999", Shown("test_gate.py gates a p99.9, which takes minutes here")),
         ("toolchain gate int8.tar", Shown("test_evaluate.py gates the accuracy of two releases")),
     ],
     "docs/memory.md": [("toolchain build resnet-18 --max-ram 128M", Run(DENSE | {"resnet-18": "mlp"}))],
@@ -332,6 +333,7 @@ echo '{"_meta": {"hostvars": {"kitchen": {"ansible_host": "10.0.0.8", "edge_boar
                 before="head -c $((3 * 224 * 224 * 4)) /dev/zero >input.raw",
             ),
         ),
+        ("static void execute", Shown("it is a part of a program; tests/data/sdk/options.c has such an executor")),
         ("edge_tensor frame", Shown("it is a part of a program; tests/data/sdk/steps.c has such calls")),
     ],
     "docs/security.md": [

@@ -107,6 +107,17 @@ def test_two_builds_of_one_speed_pass_in_all_reports(pair, root, tmp_path):
     assert left(root) == []
 
 
+def test_the_slowest_runs_are_gated_at_a_rate(pair, root, tmp_path):
+    report = tmp_path / "gate.json"
+    words = ("--p999", "10s", "--period", "1ms", "--for", "4700ms", "--json", report)
+    seen = gated(pair.same.folder, pair.base.folder, root, *words)
+    assert seen.code == 0, seen.err
+    found = json.loads(report.read_text())["p999"]
+    assert (found["verdict"], found["late"], found["limit_ms"]) == ("pass", 0, 10_000)
+    assert found["runs"] >= 4603
+    assert "p99.9" in seen.out
+
+
 def test_a_slower_build_is_a_regression_that_all_reports_tell(pair, root, tmp_path):
     bundle.pack(pair.slow, tmp_path / "slow.tar")
     files = [tmp_path / f"gate.{kind}" for kind in ("json", "xml")]

@@ -19,7 +19,8 @@ def test_every_piece_is_computed_once(sanitizer, tmp_path):
     folder = resources.RUNTIME / "threads"
     own = resources.package_folder("tvm_ffi")
     program = tmp_path / "pieces"
-    sources = [DATA / "threads" / "pieces.cc", folder / "neighbours.cc", folder / "pool.cc"]
+    sources = [DATA / "threads" / "pieces.cc", folder.parent / "memory" / "workspaces.cc"]
+    sources += [folder / "neighbours.cc", folder / "pool.cc"]
     words = ["g++", "-std=c++17", "-g", "-O1", f"-fsanitize={sanitizer}", "-fno-sanitize=vptr", f"-I{folder}"]
     words += [f"-isystem{place}" for place in (own / "include", resources.package_folder("tvm") / "include")]
     words += [*map(str, sources), f"-L{own / 'lib'}", "-ltvm_ffi"]

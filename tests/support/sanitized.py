@@ -21,7 +21,7 @@ from toolchain.models.request import Model
 from toolchain.native import programs
 
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize=vptr", "-fno-sanitize-recover=undefined")
-RUNS = (("guest.c", ()), ("mixed.cc", ()), ("cycles.c", ("300",)))
+RUNS = (("guest.c", ()), ("options.c", ()), ("mixed.cc", ()), ("cycles.c", ("300",)))
 
 
 def built(folder: Path) -> Path:

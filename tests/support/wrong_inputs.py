@@ -230,6 +230,9 @@ _CASES = [
     ("labels as data", "evaluate current --metric top1 --data {w}/labels.txt", 2, r"labels\.txt is not a data set"),
     ("a gate of a network", "gate zoo:mlp --base current", 2, r"toolchain build zoo:mlp -o FOLDER"),
     ("an accuracy without data", "gate current --base 1 --accuracy 1 --metric top1", 2, r"--metric needs --data"),
+    ("a p99.9 without a period", "gate current --base 1 --p999 40ms", 2, r"--p999 needs --period"),
+    ("a period without a p99.9", "gate current --base 1 --period 33ms", 2, r"--period has no effect without --p999"),
+    ("too few runs", "gate current --base 1 --p999 4ms --period 3ms --for 5s", 2, r"too few samples for p99\.9"),
     ("data without an accuracy", "gate current --base 1 --data .", 2, r"--data has no effect without --accuracy"),
     (
         "a roll-out of a model",

@@ -20,7 +20,7 @@ class Memory:
     """Bytes by part."""
 
     weights: int  # as packed for the board
-    activations: int  # with outputs: what the compiler's plan keeps
+    activations: int  # what the compiler's plan keeps, and the outputs of two runs
     inputs: int
     library: int  # the release's kernels
     program: int  # the runner, without its model
@@ -42,5 +42,7 @@ def planned(manifest: Manifest) -> Memory | None:
     # The library keeps a state beside the inputs of the same names.
     state = sum(spec.bytes for spec in manifest.inputs) - sum(spec.bytes for spec in manifest.step_inputs)
     inputs = sum(spec.bytes for spec in manifest.inputs) + state
+    # The machine keeps the outputs of the last run while the next one writes others.
+    activations = manifest.activations + sum(spec.bytes for spec in manifest.outputs)
     weights, library = manifest.files[PARAMS].size, manifest.files[LIBRARY].size
-    return Memory(weights, manifest.activations, inputs, library, _PROGRAM)
+    return Memory(weights, activations, inputs, library, _PROGRAM)

@@ -16,6 +16,7 @@ from toolchain.cli.gathering import gather, option, record, same
 from toolchain.cli.registry import RegistryOptions
 from toolchain.cli.reports import JUNIT, PAGE, json_kind, write_reports
 from toolchain.cli.samples import SampleOptions
+from toolchain.device.rate import LEAST_PERIOD_S, LONGEST_PERIOD_S, LONGEST_S, Rate
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
@@ -77,6 +78,47 @@ class RuleOptions:
 
 
 @dataclass(frozen=True)
+class TailOptions:
+    """The limit of p99.9 at the rate of the application."""
+
+    limit: float | None = option(
+        "--p999",
+        metavar="TIME",
+        type=values.Duration(LEAST_PERIOD_S, LONGEST_S),
+        help="Also limit the p99.9 of NEW at the application's rate, such as 40ms. It needs --period.",
+    )
+    period: float | None = option(
+        "--period",
+        metavar="TIME",
+        type=values.Duration(LEAST_PERIOD_S, LONGEST_PERIOD_S),
+        help="With --p999: run NEW once each TIME, such as 33ms.",
+    )
+    length: float | None = option(
+        "--for",
+        metavar="TIME",
+        type=values.Duration(LEAST_PERIOD_S, LONGEST_S),
+        help="With --p999: run for TIME. Default: 8,500 periods.",
+    )
+
+    def rate(self) -> Rate | None:
+        """Return the rate to measure at; None without a limit.
+
+        Raises:
+            InputError: The options cannot be combined, or the runs are too few for a verdict.
+        """
+        if self.limit is None:
+            others = {"--period": self.period, "--for": self.length}
+            if unused := [name for name, value in others.items() if value is not None]:
+                raise InputError(f"{unused[0]} has no effect without --p999", hint="add --p999, such as --p999 40ms")
+            return None
+        if self.period is None:
+            raise InputError("--p999 needs --period", hint="add --period, such as --period 33ms")
+        from toolchain.device import tail
+
+        return tail.rate_of(self.limit, self.period, self.length)
+
+
+@dataclass(frozen=True)
 class GateOptions:
     """The options of `gate`."""
 
@@ -118,6 +160,7 @@ class GateOptions:
         type=_PERCENT,
         help="Also limit the increase of the size of all files.",
     )
+    tail: TailOptions = record(TailOptions)
     accuracy: float | None = option(
         "--accuracy",
         metavar="LIMIT",
@@ -156,6 +199,7 @@ class GateOptions:
             load_time=shares[1],
             package_size=shares[2],
             accuracy=self._accuracy_limit(),
+            tail=self.tail.rate(),
             retrained=self.retrained,
             allow_emulated=self.allow_emulated,
         )
@@ -194,7 +238,7 @@ def gate(console: Console, /, source: str, options: GateOptions) -> Result:
     """NEW and OLD run in turns on the device. Each is a package, the folder of a bundle, an address in a registry
     (oci://HOST/REPOSITORY@sha256:DIGEST), or a release that the device keeps: `current`, its number, or its digest.
 
-    Exit codes: 0: NEW passes. 5: its outputs differ. 6: it is slower or worse. 7: inconclusive (too much noise).
+    Exit codes: 0: NEW passes. 5: its outputs differ. 6: it is slower or worse. 7: inconclusive (noise, few samples).
     """
     from toolchain import registry
     from toolchain.pipeline import ab

@@ -36,7 +36,7 @@ _SUBJECTS = {
     ACCURACY: "--min-snr",
     VERIFICATION: "--tolerance --samples --evaluate --unchecked",
     MEASUREMENT: "--budget --rounds --round-ms --runs --threads --no-pin --energy --against",
-    RATE: "--period --for --deadline --load --fifo --mlock",
+    RATE: "--p999 --period --for --deadline --load --fifo --mlock",
     BUILDERS: "--builders --builders-ca --builders-cert --builders-key --builders-plain",
     REGISTRY: "--ca --plain-http --username --password-stdin",
     RESULTS: "--output --report --with-library --vex --json --junit --html --trace",

@@ -236,15 +236,16 @@ def _device_work(bundle: Bundle, board: Board, fleet: Fleet, options: RolloutOpt
     from toolchain.pipeline.rollout import DeviceWork
     from toolchain.progress import Stages
 
-    bound = fleet.limits(board.name, options.slot).latency_ms
-    if board.keep < _ENOUGH and (bound or options.rules.roll_back):
+    limits = fleet.limits(board.name, options.slot)
+    bound = limits.latency_ms
+    if board.keep < _ENOUGH and (bound or limits.p999_ms or options.rules.roll_back):
         raise InputError(
             f"board {board.name} keeps {board.keep} release(s), so devices cannot go back",
-            hint="--roll-back and latency_ms need `keep = 2` or more in the board file",
+            hint="--roll-back, latency_ms and p999_ms need `keep = 2` or more in the board file",
         )
     preflight.check_host()
     program = device_programs.runner(board, Stages(console.say))
-    settings = Settings(budget_s=options.budget)
+    settings = Settings(budget_s=options.budget, rate=limits.rate())
     ssh, wait_s = options.fleet.ssh(), options.rules.wait_s
     return DeviceWork(bundle, program, board, fleet.devices, ssh, settings, bound, wait_s, options.slot)
 

@@ -87,6 +87,8 @@ def build(
 ) -> Bundle:
     """Compile a model for a board into a bundle.
 
+    With a limit of memory that it exceeds, it is compiled again without the templates that pack weights larger.
+
     Args:
         imported: The model of the request.
         request: The board and the options; its `progress` is called with the number of kernels that had a record.
@@ -98,13 +100,33 @@ def build(
         BuildError: TVM, the compiler or the linker failed.
         InputError: The folder holds something else than a bundle.
     """
-    backend, name = request.backend, imported.source.name
+    backend = request.backend
     if request.max_memory and backend.target.kind.name != "llvm":
         raise InputError(
             f"memory is not planned for board {request.board.name}, whose kernels run on another device",
             hint="leave --max-ram out",
         )
-    scheduled = _schedule(imported, request, records or RecordSources())
+    sources = records or RecordSources()
+    try:
+        return _build(imported, request, folder, reference, sources)
+    except _MemoryLimitError as fault:
+        larger = [name for name in backend.larger_weights if name not in request.without]
+        if not larger:
+            raise
+        request.progress(f"{fault.message}: building again without {', '.join(larger)}, whose weights are larger")
+        smaller = replace(request, without=(*request.without, *larger))
+        return _build(imported, smaller, folder, reference, sources)
+
+
+class _MemoryLimitError(BuildError):
+    """A process would need more memory than it may have."""
+
+
+def _build(
+    imported: ImportedModel, request: BuildRequest, folder: Path, reference: Reference | None, records: RecordSources
+) -> Bundle:
+    backend, name = request.backend, imported.source.name
+    scheduled = _schedule(imported, request, records)
     for remark in backend.remarks(scheduled.module):
         request.progress(remark)
     driver = cross.choose(request.board, request.toolchain)
@@ -343,10 +365,10 @@ def _check_memory(manifest: Manifest, work: _Compilation) -> None:
     largest = sorted(work.compiled.params.values(), key=lambda array: -array.nbytes)[:_LISTED_WEIGHTS]
     weights = ", ".join(f"{'x'.join(map(str, array.shape))} {memory.mib(array.nbytes)}" for array in largest)
     smallest = -(-planned.peak // (1 << 20))
-    raise BuildError(
+    raise _MemoryLimitError(
         f"{manifest.name} needs {memory.mib(planned.peak)} of memory, and --max-ram allows {memory.mib(limit)}",
         details=f"{planned}\nlargest weights as packed: {weights}",
-        hint=f"--max-ram {smallest}M is enough; --no-winograd packs the weights of 3x3 convolutions in their own size",
+        hint=f"--max-ram {smallest}M is the smallest limit that works",
     )
 
 

@@ -298,11 +298,18 @@ def test_a_limit_of_memory(native, tmp_path):
     planned = memory.planned(found.manifest)
     assert planned.weights == (found.folder / bundle.PARAMS).stat().st_size
     assert build(proto, native, tmp_path, max_memory=planned.peak).digest == found.digest
+    assert planned.weights > 2 * 64 * 64 * 9 * 4, "Winograd's weights are larger"
+    lines: list[str] = []
+    smaller = build(proto, native, tmp_path, max_memory=planned.peak - 1, progress=lines.append)
+    least = memory.planned(smaller.manifest)
+    assert least.weights < 1.1 * 64 * 64 * 9 * 4
+    assert any("building again without winograd" in line for line in lines)
+    assert smaller.manifest.command.endswith("--without winograd")
     with pytest.raises(BuildError, match=r"needs [\d.]+ MiB of memory, and --max-ram allows") as caught:
-        build(proto, native, tmp_path, max_memory=planned.peak - 1)
+        build(proto, native, tmp_path, max_memory=least.peak - 1)
     assert "largest weights as packed: " in caught.value.details
-    assert "is enough" in caught.value.hint
-    assert bundle.load(found.folder).digest == found.digest
+    assert "is the smallest limit that works" in caught.value.hint
+    assert bundle.load(smaller.folder).digest == smaller.digest
 
 
 def test_memory_of_another_device_is_not_planned(tmp_path):

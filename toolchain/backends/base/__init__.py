@@ -194,6 +194,8 @@ class Backend(ABC):
 
     template_names: ClassVar[tuple[str, ...]] = ()
     """Names of the templates."""
+    larger_weights: ClassVar[tuple[str, ...]] = ()
+    """Those of them that pack weights larger than the others do."""
     int8_template: ClassVar[str] = ""
     """The template of an accelerator that computes int8 alone, for which a float network is quantized first."""
     runtime: ClassVar[str] = ""

@@ -121,6 +121,7 @@ class Cpu(Backend):
     """CPUs, x86-64 and Arm."""
 
     template_names = kernels.NAMES
+    larger_weights = kernels.WITH_LARGER_WEIGHTS
     shipped_by_lanes: ClassVar[Mapping[int, str]] = {16: "x86-64-v4", 8: "x86-64-v3"}
     """Names of the tuning records that come with the toolchain, by the floats of a vector register."""
 

@@ -55,6 +55,7 @@ def page(gate: Gate) -> str:
         for confirmation in [quantity.judgement.confirmation.change()]
     ]
     remarks += [Text(gate.accuracy.sentence(), _TONES[gate.accuracy.verdict])] if gate.accuracy else []
+    remarks += [Text(gate.tail.sentence(), _TONES[gate.tail.verdict])] if gate.tail else []
     remarks += [Text(f"slower layers: {gate.slower_layers}", "bad")] if gate.slower_layers else []
     sections = [
         Section("Verdict", [_quantities(gate), *remarks]),

@@ -20,6 +20,7 @@ from toolchain.stats import Estimate, Judgement, Rule, Verdict
 from toolchain.tensors import Difference
 
 if TYPE_CHECKING:
+    from toolchain.device.tail import Tail
     from toolchain.pipeline.gate.accuracy import Accuracy
 
 SCHEMA_VERSION = 1
@@ -206,11 +207,12 @@ class Gate:
     slower_layers: str = ""  # the layers that cause a regression; empty if unknown
     notes: tuple[str, ...] = ()  # further warnings, from the caller
     accuracy: Accuracy | None = None  # on the user's samples; None where it is not gated
+    tail: Tail | None = None  # the new release at the application's rate; None where its p99.9 is not gated
 
     @property
-    def judged(self) -> tuple[Quantity | Accuracy, ...]:
+    def judged(self) -> tuple[Quantity | Accuracy | Tail, ...]:
         """Everything that has a verdict."""
-        return (*self.quantities, *([self.accuracy] if self.accuracy else []))
+        return (*self.quantities, *(other for other in (self.accuracy, self.tail) if other))
 
     @property
     def verdict(self) -> Verdict:
@@ -243,6 +245,8 @@ class Gate:
         undecided = [quantity for quantity in self.judged if quantity.verdict is Verdict.INCONCLUSIVE]
         if undecided == [self.accuracy]:
             return InconclusiveError(message, details=details, hint="use more samples")
+        if undecided == [self.tail]:
+            return InconclusiveError(message, details=details, hint="measure for longer: --for")
         hint = (
             "let the device cool down"
             if self.hot
@@ -254,6 +258,8 @@ class Gate:
         slower = {quantity.name for quantity in self.quantities if quantity.verdict is Verdict.REGRESSION}
         if LATENCY in slower:
             return "" if self.slower_layers else "`toolchain profile` shows where the time goes"
+        if not slower and self.tail and self.tail.verdict is Verdict.REGRESSION:
+            return "`toolchain bench --period` shows the slowest runs, and what else the device did meanwhile"
         if not slower:
             return "the report names the samples that changed: --json FILE; `toolchain evaluate --html` shows them"
         if PACKAGE_SIZE in slower:
@@ -316,6 +322,7 @@ class Gate:
             | {"reference": self.outputs.reference or None},
             "quantities": [quantity.document() for quantity in self.quantities],
             "accuracy": self.accuracy.document() if self.accuracy else None,
+            "p999": self.tail.document() if self.tail else None,
             "carrier": self.slower_layers or None,
             "throttled": sum(bool(pair.throttled) for pair in self.rounds),
             "warnings": self.warnings(),

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from toolchain.device import bench, rounds, runner, verification
+from toolchain.device import bench, periodic, rounds, runner, tail, verification
 from toolchain.device.connected import ConnectedDevice
 from toolchain.device.installed import Installed, installed_temporarily
 from toolchain.device.lock import Owner
 from toolchain.device.probe.facts import DeviceFacts
+from toolchain.device.rate import Rate
 from toolchain.device.runner import Plan, Run
 from toolchain.device.verification import Samples
 from toolchain.errors import InputError, ToolchainError, VerificationError
@@ -66,6 +67,7 @@ class GateSettings:
     # Whether the new release has other weights, so that the outputs are not compared with each other
     retrained: bool = False
     accuracy: AccuracyLimit | None = None  # what the new release may lose on the user's samples; None does not gate it
+    tail: Rate | None = None  # at which the new release runs, with its limit as the deadline; None does not gate p99.9
     allow_emulated: bool = False  # whether an emulated device is allowed, for a rehearsal
     sysfs: str = rounds.SYSFS  # where the device reports its clock and its temperature
 
@@ -172,6 +174,7 @@ class _Session:
         with self.installed[0].scratch() as scratch:
             measuring = _RoundRunner(self, scratch)
             quantities = measuring.judge_all()
+        slowest = self._tail()
         after = bench.conditions(device.shell)
         is_slower = quantities[0].verdict is Verdict.REGRESSION
         return Gate(
@@ -184,6 +187,7 @@ class _Session:
             threads=measuring.rounds[-1].new.run.threads,
             outputs=outputs,
             accuracy=compared,
+            tail=slowest,
             quantities=(*quantities, *self._size_quantity()),
             rounds=tuple(measuring.rounds),
             hot=measuring.turns.hot,
@@ -205,6 +209,14 @@ class _Session:
             )
         except ToolchainError as fault:
             return f"unknown, because profiling failed: {fault.message}"
+
+    def _tail(self) -> tail.Tail | None:
+        """Run the new release at the rate of the application, if its p99.9 is gated."""
+        if not (rate := self.settings.tail):
+            return None
+        plan = Plan(self.settings.round_s, 1, _MIN_RUNS, _MAX_RUNS, self.settings.pinned)
+        measured = periodic.run(self.installed[0], plan, rate, self.progress).periodic
+        return tail.Tail.of(measured) if measured else None
 
     def _accuracy(self) -> Accuracy | None:
         if not self.settings.accuracy:

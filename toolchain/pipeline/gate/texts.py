@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
+from toolchain.device.tail import TAIL
 from toolchain.pipeline.gate.result import ACCURACY, LATENCY, UNITS, Gate
 from toolchain.pipeline.report import waited_rows
 from toolchain.report import Table, plain
@@ -47,6 +48,7 @@ def render_text(gate: Gate) -> list[str | Table]:
         *((quantity.name, f"{quantity.verdict!s}: {quantity.change_text()}{mark}") for quantity in gate.quantities),
         *(("", text) for text in medians),
         *((ACCURACY, f"{compared.verdict!s}: {compared.text()}") for compared in (gate.accuracy,) if compared),
+        *((TAIL, f"{slowest.verdict!s}: {slowest.text()}{mark}") for slowest in (gate.tail,) if slowest),
         ("slower layers", gate.slower_layers),
         ("rounds", f"{rounds}, {gate.seconds:.1f} s in total{mark}"),
         *waited_rows(gate.waited),
@@ -91,6 +93,11 @@ def junit(gate: Gate) -> bytes:
         case = Case(ACCURACY)
         if outcome := _OUTCOMES.get(compared.verdict):
             case = Case(ACCURACY, outcome, compared.sentence(), str(compared.verdict), "\n".join(compared.changed[:20]))
+        cases.append(case)
+    if gate.tail:
+        case, text = Case(TAIL), gate.tail.sentence()
+        if outcome := _OUTCOMES.get(gate.tail.verdict):
+            case = Case(TAIL, outcome, mark + text, str(gate.tail.verdict))
         cases.append(case)
     name = "toolchain gate" + (" (emulated)" if gate.emulated else "")
     return Suite(name, f"{gate.board}.{gate.new.manifest.name}", cases, properties).xml()

@@ -14,6 +14,8 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 
 from toolchain import board as boards
 from toolchain import devices, files
+from toolchain.device import tail
+from toolchain.device.rate import LEAST_PERIOD_S, Rate
 from toolchain.devices import Application, Device, Slot
 from toolchain.errors import InputError, did_you_mean
 from toolchain.pipeline.rollout import ansible
@@ -22,14 +24,28 @@ from toolchain.validation import CONFIG, SlotName, validate
 
 _TABLES = ("devices", "types")
 _MAX_NAMES = 5
+_LATER = ("slots", "p999_ms", "period_ms")  # keys that fleets did not always have
+_Milliseconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 @checked_dataclass(frozen=True, config=CONFIG)
 class SlotLimits:
     """Requirements for one slot of every device of one type."""
 
-    latency_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None  # a device with a larger median fails
+    latency_ms: _Milliseconds | None = None  # a device with a larger median fails
     run: Application | None = None  # the application of devices that name none of their own
+    p999_ms: _Milliseconds | None = None  # a device fails unless its p99.9 is shown to be within it
+    period_ms: _Milliseconds | None = None  # how often the model runs then
+
+    def rate(self) -> Rate | None:
+        """Return the rate at which p99.9 is measured; None without a limit.
+
+        Raises:
+            InputError: A day is too short for a verdict at this rate.
+        """
+        if not (self.p999_ms and self.period_ms):
+            return None
+        return tail.rate_of(self.p999_ms / 1e3, self.period_ms / 1e3)
 
 
 @checked_dataclass(frozen=True, config=CONFIG)
@@ -69,7 +85,11 @@ class Fleet:
                 details=f"its devices are: {', '.join(types)}",
                 hint=did_you_mean(board, types) or "roll out a package that was built for one of them",
             )
-        kept = Limits(slots={slot: limits}) if slot else Limits(limits.latency_ms, limits.run)
+        kept = (
+            Limits(slots={slot: limits})
+            if slot
+            else Limits(limits.latency_ms, limits.run, limits.p999_ms, limits.period_ms)
+        )
         return Fleet(chosen, {board: kept})
 
     @property
@@ -88,9 +108,9 @@ def _for_slot(device: Device, slot: str, application: Application | None) -> Dev
 
 
 def _as_json(table: Mapping[str, Any]) -> Any:
-    # No slots are left out: so the digest is that of fleets before there were slots.
+    # Without a value they are left out: so the digest is that of fleets before there were such keys.
     rows = {
-        name: {key: value for key, value in dataclasses.asdict(row).items() if key != "slots" or value}
+        name: {key: value for key, value in dataclasses.asdict(row).items() if key not in _LATER or value}
         for name, row in table.items()
     }
     return json.loads(json.dumps(rows, default=lambda path: str(Path(path).resolve())))
@@ -132,7 +152,25 @@ def _read(path: Path) -> Fleet:
     types, faults = validate(dict[str, Limits], table.get("types", {}), "type")
     if types is None:
         raise devices.with_faults(path, faults)
+    for name, limits in types.items():
+        _check_tails(path, f"types.{name}", limits)
+        for slot, slot_limits in limits.slots.items():
+            _check_tails(path, f"types.{name}.slots.{slot}", slot_limits)
     return Fleet(devices.devices_of(path, table.get("devices", {})), types)
+
+
+def _check_tails(path: Path, where: str, limits: SlotLimits) -> None:
+    """Refuse a limit of p99.9 without a period, or the other way round, and one that nothing could show."""
+    if (limits.p999_ms is None) != (limits.period_ms is None):
+        raise InputError(
+            f"{path}: {where} has one of p999_ms and period_ms, which belong together",
+            hint="write both, for example p999_ms = 40.0 and period_ms = 33.0",
+        )
+    if limits.period_ms and limits.period_ms < LEAST_PERIOD_S * 1e3:
+        raise InputError(
+            f"{path}: {where}.period_ms is below {LEAST_PERIOD_S * 1e3:g}", hint="write how often the application runs"
+        )
+    limits.rate()
 
 
 def _check_addresses(listed: Mapping[str, Device]) -> None:

@@ -32,6 +32,7 @@ _KINDS: dict[type[BaseException], str] = {
     errors.OutputError: "wrong output",
     errors.UnhealthyError: "unhealthy",
     errors.RegressionError: "slow",
+    errors.InconclusiveError: "too few samples",
     errors.VerificationError: "verification",
     errors.DeviceError: "device",
     errors.InputError: "input",
@@ -46,6 +47,7 @@ _CODES: dict[int, type[ToolchainError]] = {
         errors.BuildError,
         errors.DeviceError,
         ToolchainError,
+        errors.InconclusiveError,
         errors.RegressionError,
         errors.VerificationError,
     )

@@ -8,18 +8,20 @@ from dataclasses import dataclass
 
 from toolchain.board import Board
 from toolchain.bundle import Bundle
+from toolchain.device import tail
 from toolchain.device.connected import ConnectedDevice, Connection
 from toolchain.device.deploy import Settings, roll_back
 from toolchain.device.lock import Owner
 from toolchain.device.waiting import Patience
 from toolchain.devices import Device
-from toolchain.errors import DeviceError, RegressionError, ToolchainError
+from toolchain.errors import DeviceError, InconclusiveError, RegressionError, ToolchainError
 from toolchain.native.programs import Program
 from toolchain.pipeline.deploy import deploy_bundle
 from toolchain.pipeline.report import Report
 from toolchain.pipeline.rollout.threads import Outcome, Visit
 from toolchain.progress import Stages
 from toolchain.shell import SshOptions
+from toolchain.stats import Verdict
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class DeviceWork:
         Raises:
             VerificationError: As `deploy_bundle`; the device keeps the release that it had.
             RegressionError: It is too slow there, and the previous release is current again.
+            InconclusiveError: Whether it is too slow could not be shown; the same.
             DeviceError: It is lost, busy or full.
         """
         with self._locked_device(visit) as device:
@@ -51,6 +54,7 @@ class DeviceWork:
                 # No progress: the mixed lines of eight devices could not be read.
                 report = deploy_bundle(self.bundle, self.program, device, self.settings, Stages())
                 self._check_latency(report, device, before)
+                self._check_tail(report, device, before)
             except ToolchainError:
                 with contextlib.suppress(DeviceError):  # a lost device does not answer
                     visit.after = self._current(device)
@@ -89,15 +93,33 @@ class DeviceWork:
         median, bound = report.measurement.latency.median, self.latency_ms
         if bound is None or report.emulated or median <= bound:  # an emulator's latency says nothing
             return
-        outcome = "it had this release or none before, and keeps this one"
-        if before not in {"", self.bundle.digest}:
-            self._roll_back(device, before)
-            outcome = f"release {before[:16]} is current again"
         raise RegressionError(
-            f"{device.name} takes {median:.4g} ms, but a {self.board.name} may take at most {bound:g} ms; {outcome}",
+            f"{device.name} takes {median:.4g} ms, but a {self.board.name} may take at most {bound:g} ms;"
+            f" {self._undo(device, before)}",
             details="; ".join(report.measurement.warnings),
             hint="compare both releases with `toolchain gate`, or find the slow layers with `toolchain profile`",
         )
+
+    def _check_tail(self, report: Report, device: ConnectedDevice, before: str) -> None:
+        periodic = report.measurement.run.periodic
+        if periodic is None or report.emulated:
+            return
+        slowest = tail.Tail.of(periodic)
+        if slowest.verdict is Verdict.PASS:
+            return
+        is_slow = slowest.verdict is Verdict.REGRESSION
+        raise (RegressionError if is_slow else InconclusiveError)(
+            f"{device.name}: {slowest.sentence()}; {self._undo(device, before)}",
+            details="; ".join(report.measurement.warnings),
+            hint="`toolchain bench --period` shows the slowest runs, and what else the device did meanwhile",
+        )
+
+    def _undo(self, device: ConnectedDevice, before: str) -> str:
+        """Go back to the previous release if there is one; return a sentence about it."""
+        if before in {"", self.bundle.digest}:
+            return "it had this release or none before, and keeps this one"
+        self._roll_back(device, before)
+        return f"release {before[:16]} is current again"
 
     @staticmethod
     def _roll_back(device: ConnectedDevice, before: str) -> str:

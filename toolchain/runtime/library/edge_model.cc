@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "../memory/recycler.h"
 #include "../model/device.h"
 #include "../model/fault.h"
 #include "../model/host_tensor.h"
@@ -77,18 +78,54 @@ edge_options Taken(const edge_options* options) {
   Require(options->size >= sizeof(options->size), "options.size is not set: use EDGE_OPTIONS");
   memcpy(static_cast<void*>(&taken), options, std::min(options->size, sizeof(taken)));
   Require(taken.threads >= EDGE_ALL_CPUS, "options.threads is below EDGE_ALL_CPUS");
+  Require(taken.priority >= 0 && taken.priority <= 99, "options.priority is not between 0 and 99");
+  Require(taken.cpu_count >= 0 && (taken.cpu_count == 0) == (taken.cpus == nullptr),
+          "options.cpus and options.cpu_count do not agree");
+  Require(taken.executor == nullptr || (taken.priority == 0 && taken.pin == 0 && taken.cpus == nullptr),
+          "options.executor has threads of its own: leave out priority, pin and cpus");
   return taken;
+}
+
+// Those that the application names, each of which it may use.
+std::vector<int> NamedCpus(const edge_options& options) {
+  const std::vector<int> cpus(options.cpus, options.cpus + options.cpu_count);
+  const std::vector<int> usable = ChooseCpus(0);
+  for (size_t i = 0; i < cpus.size(); ++i) {
+    const bool twice = std::find(cpus.begin(), cpus.begin() + static_cast<ptrdiff_t>(i), cpus[i]) !=
+                       cpus.begin() + static_cast<ptrdiff_t>(i);
+    if (!twice && std::find(usable.begin(), usable.end(), cpus[i]) != usable.end()) continue;
+    throw Fault(kExitUsage, "options.cpus has " + std::to_string(cpus[i]) +
+                                (twice ? " twice" : ", which is not a CPU that this process may use"));
+  }
+  if (options.threads > options.cpu_count) {
+    throw Fault(kExitUsage, "options.threads is " + std::to_string(options.threads) + ", and options.cpus has " +
+                                std::to_string(options.cpu_count));
+  }
+  return cpus;
 }
 
 PoolOptions PoolFrom(const edge_options& options) {
   PoolOptions pool;
   pool.pinned = options.pin != 0;
-  const std::vector<int> cpus =
-      options.threads == 0 ? std::vector<int>{} : ChooseCpus(std::max(options.threads, 0));
-  pool.threads = std::max<int>(1, static_cast<int>(cpus.size()));
-  if (pool.pinned) pool.cpus = cpus;
+  pool.priority = options.priority;
+  pool.execute = options.executor;
+  pool.context = options.executor_context;
+  std::vector<int> cpus;
+  if (options.cpus != nullptr) {
+    cpus = NamedCpus(options);
+  } else if (options.threads != 0) {
+    cpus = ChooseCpus(std::max(options.threads, 0));
+  }
+  const int all = static_cast<int>(cpus.size());
+  pool.threads = std::max(1, options.threads == EDGE_ALL_CPUS ? all : std::min(options.threads, all));
+  if (pool.pinned || options.cpus != nullptr) pool.cpus = cpus;
   if (options.spin_us != 0) pool.spin = std::chrono::microseconds(std::max(options.spin_us, 0));
   return pool;
+}
+
+ThreadPool Started(const edge_options& options) {
+  EnterStage(kExitUsage, "starting the threads", "");
+  return ThreadPool(PoolFrom(options));
 }
 
 std::string Resolved(const std::string& path) {
@@ -204,7 +241,7 @@ class OpenModel {
         digest_(DigestOf(folder_)),
         approval_(Approved(folder_, options)),
         manifest_(Read(folder_, approval_)),
-        pool_(PoolFrom(options)),
+        pool_(Started(options)),
         model_(Loaded(manifest_)),
         state_(manifest_, model_.device()) {
     EnterStage(kExitInput, "reading the parameters", manifest_.params);
@@ -291,10 +328,18 @@ class OpenModel {
  private:
   template <typename Call, typename Keep>
   void Compute(Call call, Keep keep) {
+    const Recycling recycling(&recycler_);
+    // The results of the last run end here: their memory is this one's. That of a device ends below.
+    if (model_.device().device_type == kDLCPU) outputs_.clear();
     EnterStage(kExitRunFailed, "running the model", manifest_.library);
     const UsePool use(&pool_);
     std::vector<Tensor> outputs = call();
     CheckOutputs(manifest_, outputs);
+    if (!has_run_) {
+      model_.SpareOutputs(outputs);
+      recycler_.Double();
+      has_run_ = true;
+    }
     keep(&outputs);
     outputs_ = std::move(outputs);
     model_.CheckDevice();  // with what the last outputs were
@@ -318,9 +363,11 @@ class OpenModel {
   const std::string digest_;
   const std::optional<Approval> approval_;
   const Manifest manifest_;
+  Recycler recycler_;
   ThreadPool pool_;
   Model model_;
   State state_;
+  bool has_run_ = false;
   std::vector<Tensor> outputs_;
   std::optional<pictures::Pipeline> pipeline_;
   std::vector<edge_object> objects_;

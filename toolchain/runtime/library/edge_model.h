@@ -44,6 +44,11 @@ typedef struct edge_model edge_model;
 
 enum { EDGE_ALL_CPUS = -1, EDGE_NO_SPIN = -1 };
 
+/* How the application's own threads compute: calls task(data, i) for each i from 0 to count - 1, on any
+ * threads, the calling one included, and returns when all calls have returned. It must not throw. */
+typedef void (*edge_task)(void* data, int32_t number);
+typedef void (*edge_executor)(void* context, edge_task task, void* data, int32_t count);
+
 /* How a model runs. Zeros are the usual ways; EDGE_OPTIONS has them. */
 typedef struct edge_options {
   size_t size;     /* sizeof(edge_options) */
@@ -54,9 +59,17 @@ typedef struct edge_options {
                       0: 1000; EDGE_NO_SPIN: not at all */
   const char* trust; /* the folder that says whose signed releases are opened, and no others;
                         NULL: /etc/edge-toolchain. Without a file `trusted` there, any release */
+  int32_t priority;  /* of its own threads: 0: that of the caller of edge_open; 1 to 99: SCHED_FIFO with
+                        that priority, EDGE_USAGE where the process may not have it */
+  int32_t cpu_count; /* of `cpus` */
+  const int32_t* cpus; /* the CPUs that its own threads stay on; with `pin` thread n stays on cpus[n],
+                          and cpus[0] is left to the calling one. NULL: those of the process */
+  edge_executor executor; /* computes instead of threads of its own, of which there are none then;
+                             `threads` says how many calls there are. Without priority, pin and cpus */
+  void* executor_context; /* its first argument */
 } edge_options;
 
-#define EDGE_OPTIONS {sizeof(edge_options), 0, 0, 0, NULL}
+#define EDGE_OPTIONS {sizeof(edge_options), 0, 0, 0, NULL, 0, 0, NULL, NULL, NULL}
 
 /* An input or an output. Its memory is the model's, contiguous and row by row. */
 typedef struct edge_tensor {

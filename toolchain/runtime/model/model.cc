@@ -4,10 +4,13 @@
 #include <dlfcn.h>
 #include <tvm/ffi/container/array.h>
 #include <tvm/runtime/device_api.h>
+#include <tvm/runtime/memory/memory_manager.h>
 #include <tvm/runtime/tensor.h>
 #include <tvm/runtime/vm/vm.h>
 
 #include <algorithm>
+#include <cstring>
+#include <optional>
 
 #include "elf_check.h"
 #include "fault.h"
@@ -22,6 +25,7 @@ using tvm::ffi::Any;
 using tvm::ffi::Function;
 using tvm::ffi::Module;
 using tvm::ffi::Tensor;
+using Memory = tvm::runtime::memory::MemoryManager;
 
 // TVM opens libraries lazily, and an unresolved symbol would end the process at its first call.
 // While it is open with all of them resolved, TVM's own opening finds it so.
@@ -239,6 +243,17 @@ Tensor Model::Readable(const Tensor& output) const {
     if (input.argument().data_ptr() == output.data_ptr()) return Copied(output, DLDevice{kDLCPU, 0});
   }
   return Mapped(output);
+}
+
+void Model::SpareOutputs(const std::vector<Tensor>& outputs) const {
+  if (device_.device_type != kDLCPU) return;
+  std::vector<Tensor> spares;
+  for (const Tensor& output : outputs) {
+    if (IsParam(output)) continue;
+    auto* const allocator = Memory::GetOrCreateAllocator(device_, tvm::runtime::memory::kPooled);
+    spares.push_back(allocator->Empty(output.shape(), output.dtype(), device_, std::nullopt));
+    memset(DataOf(spares.back()), 0, SizeOf(output));
+  }
 }
 
 // Whether an application may write to the memory of what becomes a state: it is another output too, or an input.

@@ -39,6 +39,10 @@ class Model {
   // The same with a state in the place of inputs. What becomes the next state stays in the device's memory.
   std::vector<tvm::ffi::Tensor> Step(const State& state);
 
+  // After the first run: has memory ready for as many outputs again. The machine keeps the last ones
+  // until a run has made others.
+  void SpareOutputs(const std::vector<tvm::ffi::Tensor>& outputs) const;
+
   // A tvm::ffi::Error if the device could not be given back memory that outputs were read from.
   void CheckDevice() const { opencl::CheckMappings(device_); }
 

@@ -10,6 +10,7 @@ A model is used by one thread at a time. A process that forks must open its mode
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 from pathlib import Path
@@ -18,12 +19,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+    from concurrent.futures import Executor
     from types import TracebackType
     from typing import Self
 
 ABI = 1
-ALL_CPUS = -1
+ALL_CPUS = NO_SPIN = -1
 _NAMES = ("libedge_model.so.1", "libedge_model.so")
 FORMATS = ("rgb", "bgr", "rgba", "gray", "nv12", "yuyv")  # numbers from 1, as in edge_model.h
 _CHANNELS = {"rgb": (3,), "bgr": (3,), "rgba": (4,), "gray": ()}
@@ -44,6 +46,10 @@ class EdgeError(Exception):
         self.code = code
 
 
+_Task = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32)
+_Execute = ctypes.CFUNCTYPE(None, ctypes.c_void_p, _Task, ctypes.c_void_p, ctypes.c_int32)
+
+
 class _Options(ctypes.Structure):
     _fields_ = (
         ("size", ctypes.c_size_t),
@@ -51,6 +57,11 @@ class _Options(ctypes.Structure):
         ("pin", ctypes.c_int32),
         ("spin_us", ctypes.c_int32),
         ("trust", ctypes.c_char_p),
+        ("priority", ctypes.c_int32),
+        ("cpu_count", ctypes.c_int32),
+        ("cpus", ctypes.POINTER(ctypes.c_int32)),
+        ("executor", _Execute),
+        ("executor_context", ctypes.c_void_p),
     )
 
 
@@ -149,6 +160,42 @@ def _library(path: str | os.PathLike[str] | None) -> ctypes.CDLL:
     return library
 
 
+class Workers(NamedTuple):
+    """How a model's threads beside the calling one work.
+
+    Attributes:
+        spin_us: How long an idle one looks for work, in microseconds; 0: 1000; NO_SPIN: not at all.
+        priority: 0 as the calling thread, or 1 to 99 of SCHED_FIFO.
+        cpus: The CPUs that they stay on; with `pin` the first one is left to the calling thread.
+        executor: Whose threads compute, such as a ThreadPoolExecutor, instead of threads of the model's own; `threads`
+            says how many of them. The thread that runs the model must not be one of them.
+    """
+
+    spin_us: int = 0
+    priority: int = 0
+    cpus: Sequence[int] = ()
+    executor: Executor | None = None
+
+
+def _executor(executor: Executor | None) -> Any:
+    """Return the function by which the library runs its tasks on the threads of an executor."""
+    if executor is None:
+        return _Execute()
+
+    def execute(_context: Any, task: Any, data: Any, count: int) -> None:
+        others: list[Any] = []
+        # After its shutdown, the calling thread computes everything.
+        with contextlib.suppress(RuntimeError):
+            others.extend(executor.submit(task, data, number) for number in range(1, count))
+        task(data, 0)
+        # One that has not begun has nothing left to do, and would wait for a thread that others use.
+        for other in others:
+            if not other.cancel():
+                other.result()
+
+    return _Execute(execute)
+
+
 class Model:
     """A release that is open.
 
@@ -156,6 +203,7 @@ class Model:
         release: A folder, or a link to one, such as `current` of a device's store.
         threads: With the calling one; 0: that one alone; ALL_CPUS: one for each CPU.
         pin: Whether each of the others stays on a CPU of its own.
+        workers: How the others work.
         library: The library's path, where it is neither beside this file nor in ../lib.
         trust: Folder that says whose signed releases are opened; /etc/edge-toolchain by default. Without a file
             `trusted` in it, any release is.
@@ -171,13 +219,18 @@ class Model:
         *,
         threads: int = 0,
         pin: bool = False,
+        workers: Workers = Workers(),  # noqa: B008 - it does not change
         library: str | os.PathLike[str] | None = None,
         trust: str | os.PathLike[str] | None = None,
     ) -> None:
         self._model = ctypes.c_void_p()
         self._functions = _library(library)
         whom = os.fsencode(trust) if trust else None
-        options = _Options(ctypes.sizeof(_Options), threads, int(pin), 0, whom)
+        options = _Options(ctypes.sizeof(_Options), threads, int(pin), workers.spin_us, whom, workers.priority)
+        if workers.cpus:
+            options.cpu_count = len(workers.cpus)
+            options.cpus = (ctypes.c_int32 * len(workers.cpus))(*workers.cpus)
+        options.executor = self._execute = _executor(workers.executor)  # called as long as the model is open
         name = os.fsencode(Path(release).expanduser())
         self._call("edge_open", name, ctypes.byref(options), ctypes.byref(self._model))
 

@@ -14,6 +14,7 @@
 #include <climits>
 #include <cstdlib>
 #include <memory>
+#include <system_error>
 
 namespace edge {
 namespace {
@@ -33,8 +34,6 @@ constexpr milliseconds kTurn{2};
 
 thread_local ThreadPool* used = nullptr;
 thread_local std::unique_ptr<ThreadPool> own;
-// Whether this thread runs a task: what that launches, it runs itself.
-thread_local bool within_task = false;
 
 void Relax() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -88,6 +87,37 @@ class NoSignals {
   sigset_t before_;
 };
 
+// What kernels need of a thread's stack is there before the first one runs.
+constexpr size_t kStack = 32 << 10, kPage = 4096;
+
+__attribute__((noinline)) void TouchStack() {
+  char stack[kStack];
+  for (size_t at = 0; at < kStack; at += kPage) stack[at] = 0;
+  asm volatile("" : : "r"(stack) : "memory");  // otherwise a compiler leaves all of it out
+}
+
+// Threads are made with the caller's priority, so that one that is not allowed is an error of the caller's.
+class Priority {
+ public:
+  explicit Priority(int priority) {
+    if (priority == 0) return;
+    pthread_getschedparam(pthread_self(), &policy_, &before_);
+    sched_param wanted = {};
+    wanted.sched_priority = priority;
+    const int failed = pthread_setschedparam(pthread_self(), SCHED_FIFO, &wanted);
+    if (failed != 0) throw std::system_error(failed, std::generic_category(), "the priority of the threads");
+    is_set_ = true;
+  }
+  ~Priority() {
+    if (is_set_) pthread_setschedparam(pthread_self(), policy_, &before_);
+  }
+
+ private:
+  bool is_set_ = false;
+  int policy_ = 0;
+  sched_param before_ = {};
+};
+
 std::vector<int> PlaceOf(size_t worker, const PoolOptions& options) {
   return options.pinned && worker < options.cpus.size() ? std::vector<int>{options.cpus[worker]}
                                                         : options.cpus;
@@ -122,7 +152,10 @@ std::optional<uint32_t> ThreadPool::Share::Take() {
 
 ThreadPool::ThreadPool(const PoolOptions& options)
     : spin_(options.spin),
-      shares_(static_cast<size_t>(std::clamp(options.threads, 1, kMostThreads))) {
+      execute_(options.execute),
+      context_(options.context),
+      shares_(static_cast<size_t>(std::clamp(options.threads, 1, kMostThreads))),
+      workspaces_(shares_.size()) {
   try {
     Start(options);
   } catch (...) {
@@ -134,15 +167,28 @@ ThreadPool::ThreadPool(const PoolOptions& options)
 ThreadPool::~ThreadPool() { Stop(); }
 
 void ThreadPool::Start(const PoolOptions& options) {
+  if (execute_ != nullptr) return;
   const NoSignals none;
+  const Priority priority(options.priority);
   for (size_t worker = 1; worker < shares_.size(); ++worker) {
-    workers_.emplace_back([this, worker, cpus = PlaceOf(worker, options), pinned = options.pinned] {
-      pthread_setname_np(pthread_self(), "edge-kernels");
-      if (!cpus.empty()) StayOn(cpus);
-      within_task = true;
-      Work(static_cast<int>(worker), pinned);
-    });
+    workers_.emplace_back([this, worker, options] { Begin(static_cast<int>(worker), options); });
   }
+  // What a thread takes from the system at its start is no later run's.
+  const uint32_t all = static_cast<uint32_t>(workers_.size());
+  for (uint32_t count = ready_.load(); count < all; count = ready_.load()) SleepWhile(ready_, count);
+}
+
+void ThreadPool::Begin(int member, const PoolOptions& options) {
+  pthread_setname_np(pthread_self(), "edge-kernels");
+  const std::vector<int> cpus = PlaceOf(static_cast<size_t>(member), options);
+  if (!cpus.empty()) StayOn(cpus);
+  TouchStack();
+  const UseWorkspaces use(&workspaces_[static_cast<size_t>(member)]);
+  if (prepare_thread != nullptr) prepare_thread();
+  ready_.fetch_add(1);
+  WakeSleepers(ready_);
+  IsWithinTask() = true;
+  Work(member, options.pinned);
 }
 
 void ThreadPool::Stop() {
@@ -185,7 +231,7 @@ void ThreadPool::Announce() {
 }
 
 int ThreadPool::Launch(FTVMParallelLambda lambda, void* data, int tasks) {
-  if (within_task || size() == 1) return RunAlone(lambda, data, tasks);
+  if (IsWithinTask() || size() == 1) return RunAlone(lambda, data, tasks);
   const Clock::time_point start = Clock::now();
   watch.SetAside(start - left);
   neighbours_.LookAsLauncher(watch, start);
@@ -197,14 +243,46 @@ int ThreadPool::Launch(FTVMParallelLambda lambda, void* data, int tasks) {
     shares_[member].Fill(static_cast<uint32_t>(member * count / members),
                          static_cast<uint32_t>((member + 1) * count / members));
   }
-  Announce();
-  within_task = true;
+  if (execute_ != nullptr) {
+    execute_(context_, &RunForExecutor, this, size());
+  } else {
+    Announce();
+  }
+  IsWithinTask() = true;
   const uint32_t done = RunTasks(0);
-  within_task = false;
+  IsWithinTask() = false;
   unfinished_.fetch_sub(done, std::memory_order_acq_rel);
   AwaitTasks();
+  MatchWorkspaces();
   left = Clock::now();
   return Outcome();
+}
+
+// Each call takes whatever tasks there are, from its own share first. So a call too few or too late
+// changes nothing but the time.
+void ThreadPool::RunForExecutor(void* pool, int32_t number) {
+  auto* const self = static_cast<ThreadPool*>(pool);
+  const bool before = IsWithinTask();
+  IsWithinTask() = true;
+  self->FinishTasks(self->RunTasks(std::clamp(number, 0, self->size() - 1)));
+  IsWithinTask() = before;
+}
+
+// A thread that has computed no part of a kernel so far is to find its memory there when it does.
+void ThreadPool::MatchWorkspaces() {
+  Workspaces& own = Workspaces::Current();
+  bool has_grown = own.HasGrown();
+  for (const Workspaces& each : workspaces_) has_grown = has_grown || each.HasGrown();
+  if (!has_grown || execute_ != nullptr) return;
+  try {
+    for (const Workspaces& each : workspaces_) own.Match(each);
+    for (Workspaces& each : workspaces_) {
+      each.Match(own);
+      each.Settle();
+    }
+    own.Settle();
+  } catch (const std::bad_alloc&) {  // whoever needs it will ask again
+  }
 }
 
 // Takes the member's own tasks, then those that others have not begun. Returns how many. The
@@ -291,7 +369,7 @@ void StayOn(const std::vector<int>& cpus) {
   sched_setaffinity(0, sizeof(mask), &mask);
 }
 
-UsePool::UsePool(ThreadPool* pool) : before_(used) { used = pool; }
+UsePool::UsePool(ThreadPool* pool) : before_(used), workspaces_(&pool->workspaces_[0]) { used = pool; }
 
 UsePool::~UsePool() { used = before_; }
 

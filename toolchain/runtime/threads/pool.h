@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "../memory/workspaces.h"
 #include "neighbours.h"
 
 namespace edge {
@@ -29,23 +30,29 @@ constexpr std::chrono::microseconds kUsualSpin{1000};
 // the board's cores: toolchain/backends/cpu/lowering.py.
 constexpr int kPiecesPerThread = 4;
 
+// Calls task(data, i) for each i below count, on any threads, and returns when all have returned.
+using Executor = void (*)(void* context, void (*task)(void* data, int32_t number), void* data, int32_t count);
+
 struct PoolOptions {
   int threads = 1;        // with the one that launches
   std::vector<int> cpus;  // empty: where the threads run is left as it is
   bool pinned = false;    // each worker on a CPU of its own, or all workers on all of `cpus`
   std::chrono::microseconds spin = kUsualSpin;
+  int priority = 0;            // of the workers: 0 as whoever makes them, or that of SCHED_FIFO
+  Executor execute = nullptr;  // whose threads compute instead of workers
+  void* context = nullptr;
 };
 
 // One thread at a time may launch. Its workers are the others; they are started at once.
 class ThreadPool {
  public:
-  // Throws std::system_error if the system gives no threads.
+  // Throws std::system_error if the system gives no threads, or not with that priority.
   explicit ThreadPool(const PoolOptions& options);
   ~ThreadPool();  // waits for the workers' end
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  int size() const { return static_cast<int>(workers_.size()) + 1; }
+  int size() const { return static_cast<int>(shares_.size()); }
 
   // Calls lambda(task, ...) for each task, on this thread or a worker; 0 tasks stand for some a
   // thread. Returns 0, or -1 with the first task's error raised as TVM's functions raise it.
@@ -83,20 +90,28 @@ class ThreadPool {
 
   void Start(const PoolOptions& options);
   void Stop();
+  void Begin(int member, const PoolOptions& options);
   void Work(int member, bool pinned);
+  static void RunForExecutor(void* pool, int32_t number);
   uint32_t NextJob(uint32_t seen);
   bool IsTurnOver() const;
   void Announce();
   uint32_t RunTasks(int member);
   void FinishTasks(uint32_t count);
   void AwaitTasks();
+  void MatchWorkspaces();
   template <typename Holds>
   bool Spin(Holds holds);
   void Fail(tvm::ffi::Error error);
   int Outcome();
 
+  friend class UsePool;
+
   const std::chrono::microseconds spin_;
+  const Executor execute_;
+  void* const context_;
   std::vector<Share> shares_;  // the launcher's, and one for each worker
+  std::vector<Workspaces> workspaces_;  // the same
   std::vector<std::thread> workers_;
   Job job_;  // whoever has taken a task may read it
   std::mutex failing_;
@@ -106,6 +121,7 @@ class ThreadPool {
   alignas(64) std::atomic<uint32_t> jobs_{0};  // a new number is a new job, or the end
   alignas(64) std::atomic<uint32_t> unfinished_{0};
   alignas(64) std::atomic<int> sleepers_{0};
+  std::atomic<uint32_t> ready_{0};  // workers that have started
   std::atomic<bool> launcher_sleeps_{false};
   std::atomic<bool> ended_{false};
   Neighbours neighbours_;
@@ -125,6 +141,7 @@ class UsePool {
 
  private:
   ThreadPool* before_;
+  const UseWorkspaces workspaces_;
 };
 
 }  // namespace edge

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from tests.support import gates
+from toolchain.device.tail import Tail
 from toolchain.errors import InconclusiveError, RegressionError
 from toolchain.pipeline.evaluate.paired import Loss
+from toolchain.pipeline.gate import page, texts
 from toolchain.pipeline.gate.accuracy import Accuracy
 from toolchain.pipeline.gate.result import LOAD_TIME, Outputs
 from toolchain.stats import Verdict
@@ -97,6 +99,28 @@ def test_warnings_say_what_is_doubtful(tiny):
     assert [text.split(":")[0] for text in nothing.warnings()] == ["retrained"]
     unreferenced = dataclasses.replace(calm, outputs=Outputs(None, None, calm.outputs.each_other))
     assert [text.split(":")[0] for text in unreferenced.warnings()] == ["no reference"]
+
+
+@pytest.mark.parametrize(
+    ("late", "verdict", "error", "hint"),
+    [
+        (2, Verdict.PASS, None, ""),
+        (40, Verdict.REGRESSION, RegressionError, "bench --period"),
+        (9, Verdict.INCONCLUSIVE, InconclusiveError, "--for"),
+    ],
+)
+def test_the_p999_counts_as_a_quantity(tiny, late, verdict, error, hint):
+    slowest = Tail(40.0, 33.0, 8500, late, 39.0)
+    gate = dataclasses.replace(gates.gate(tiny, gates.rounds_of(EVEN)), tail=slowest)
+    assert (slowest.verdict, gate.verdict) == (verdict, verdict)
+    fault = gate.fault()
+    assert (type(fault) if fault else None) is error
+    if fault:
+        assert f"{late} of 8,500 runs above 40 ms" in fault.message
+        assert hint in fault.hint
+    assert gate.document()["p999"]["late"] == late
+    assert slowest.text() in texts.junit(gate).decode() or verdict is Verdict.PASS
+    assert slowest.sentence() in page.page(gate)
 
 
 def test_what_is_emulated_is_stamped(tiny):

@@ -49,6 +49,21 @@ def test_devices_and_the_bounds_of_their_types(write):
     assert fleet.read(write(TEXT)).for_board("rpi4").limits("rpi4").latency_ms is None
 
 
+def test_a_p999_has_a_rate(write):
+    text = TEXT.replace("latency_ms = 25", "p999_ms = 40\nperiod_ms = 33")
+    rate = fleet.read(write(text)).for_board("x86_64").limits("x86_64").rate()
+    assert rate
+    assert (rate.period_s, rate.deadline_s) == (0.033, 0.04)
+    assert fleet.read(write(TEXT)).limits("x86_64").rate() is None
+    for keys, message in (
+        ("p999_ms = 40", "one of p999_ms and period_ms"),
+        ("p999_ms = 40\nperiod_ms = 0.01", "period_ms is below 0.1"),
+        ("p999_ms = 40\nperiod_ms = 60_000", "too few samples"),
+    ):
+        with pytest.raises(InputError, match=message):
+            fleet.read(write(TEXT.replace("latency_ms = 25", keys)))
+
+
 def test_a_devices_toml_is_a_fleet_with_or_without_its_table(write):
     for text in ('[a]\nboard = "rpi4"\nhost = "h"\n', '[devices.a]\nboard = "rpi4"\nhost = "h"\n'):
         assert list(fleet.read(write(text)).devices) == ["a"]

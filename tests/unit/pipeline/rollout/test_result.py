@@ -61,6 +61,7 @@ def test_how_grave_failures_are(codes, expected):
         (errors.BusyError("x"), "busy"),
         (errors.HostKeyError("x"), "host key"),
         (errors.RegressionError("x"), "slow"),
+        (errors.InconclusiveError("x"), "too few samples"),
         (LateError("x"), "timeout"),
         (errors.DeviceError("x"), "device"),
         (errors.VerificationError("x"), "verification"),

@@ -64,6 +64,8 @@ _IN_FLOAT16 = {float16.NAME, float16_depthwise.NAME, float16_winograd.NAME, floa
 
 NAMES = tuple(_TEMPLATES)
 """Names of all templates."""
+WITH_LARGER_WEIGHTS = (winograd.NAME,)
+"""Those that store more numbers than the layer's weights have. Variants of them are left out together with them."""
 
 _Layer = TypeVar("_Layer", bound=Layer)
 

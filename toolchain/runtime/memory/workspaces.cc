@@ -1,0 +1,77 @@
+// See workspaces.h.
+#include "workspaces.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <algorithm>
+#include <new>
+
+namespace edge {
+namespace {
+
+constexpr size_t kAlignment = 64, kPage = 4096;
+
+thread_local Workspaces* used = nullptr;
+
+}  // namespace
+
+Workspaces::~Workspaces() {
+  for (const Slot& slot : slots_) free(slot.data);
+}
+
+// Touches all of it: the first use by a thread must not wait for pages.
+void Workspaces::Grow(Slot* slot, size_t size) {
+  free(slot->data);
+  *slot = {nullptr, 0, slot->shared, slot->taken};
+  void* data = nullptr;
+  if (posix_memalign(&data, kAlignment, size) != 0) throw std::bad_alloc();
+  memset(data, 0, size);
+  slot->data = static_cast<char*>(data);
+  slot->size = size;
+}
+
+void* Workspaces::Take(size_t size, bool shared) {
+  const size_t whole = std::max<size_t>((size + kPage - 1) / kPage, 1) * kPage;
+  auto slot = std::find_if(slots_.begin(), slots_.end(), [](const Slot& each) { return !each.taken; });
+  if (slot == slots_.end()) slot = slots_.insert(slot, Slot{});
+  if (shared && slot->shared < whole) {
+    slot->shared = whole;
+    has_grown_ = true;
+  }
+  if (slot->size < whole) Grow(&*slot, whole);
+  slot->taken = true;
+  return slot->data;
+}
+
+void Workspaces::Give(void* memory) noexcept {
+  for (Slot& slot : slots_) {
+    if (slot.data == memory) slot.taken = false;
+  }
+}
+
+void Workspaces::Match(const Workspaces& other) {
+  if (slots_.size() < other.slots_.size()) slots_.resize(other.slots_.size());
+  for (size_t i = 0; i < other.slots_.size(); ++i) {
+    slots_[i].shared = std::max(slots_[i].shared, other.slots_[i].shared);
+    if (slots_[i].size < slots_[i].shared) Grow(&slots_[i], slots_[i].shared);
+  }
+}
+
+Workspaces& Workspaces::Current() {
+  thread_local Workspaces own;
+  return used != nullptr ? *used : own;
+}
+
+void (*prepare_thread)() = nullptr;
+
+UseWorkspaces::UseWorkspaces(Workspaces* workspaces) : before_(used) { used = workspaces; }
+
+UseWorkspaces::~UseWorkspaces() { used = before_; }
+
+bool& IsWithinTask() {
+  thread_local bool within = false;
+  return within;
+}
+
+}  // namespace edge
