@@ -113,6 +113,7 @@ class CpuTemplates:
 # --- the backend -----------------------------------------------------------------------------------------------------
 
 
+_SAME_PACKING = 1.05  # times the least estimated cost: what a layer may take longer so that its weights are stored once
 _FLOAT16_FEATURES = ("fphp", "asimdhp")  # Linux's names for arithmetic in half precision, of numbers and of vectors
 
 
@@ -234,6 +235,23 @@ class Cpu(Backend):
             return choice or defaults[task]
 
         return self.schedule(graph.emit_kernels(module, self.machine, choose))
+
+    def common_choices(self, layers: Sequence[str]) -> Sequence[Choice] | None:
+        """Choose the packing whose worst estimate, relative to the fastest choice of its layer, is the least."""
+        described = [from_json(layer) for layer in layers]
+        ways = [kernels.by_packing(layer, self.machine, without=self.without) for layer in described]
+        fastest = [min(candidate.cost for candidate in way.values()) for way in ways if way]
+        if len(fastest) < len(ways):
+            return None
+        common = set(ways[0]).intersection(*ways[1:])
+        worst = {
+            packing: max(way[packing].cost / least for way, least in zip(ways, fastest, strict=True))
+            for packing in common
+        }
+        best = min(worst, key=lambda packing: (worst[packing], packing), default=None)
+        if best is None or worst[best] > _SAME_PACKING:
+            return None
+        return [way[best].choice.document() for way in ways]
 
     def remarks(self, module: tvm.IRModule) -> Sequence[str]:
         """Name the kernels with products that stay in float32, if the board file asks for a reduced precision."""

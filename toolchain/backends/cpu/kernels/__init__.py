@@ -62,6 +62,9 @@ _IN_FLOAT16 = {float16.NAME, float16_depthwise.NAME, float16_winograd.NAME, floa
 NAMES = tuple(_TEMPLATES)
 """Names of all templates."""
 
+_PACKED_BY_PLACE = {sparse.NAME, sparse_dense.NAME}
+"""Templates whose packed weights hold offsets into their layer's data."""
+
 _Layer = TypeVar("_Layer", bound=Layer)
 
 # For 390 layers with up to 24 candidates each, these find kernels that take 0.1 % longer than the best of all, by three
@@ -157,6 +160,26 @@ def variants(layer: Layer, machine: Machine, *, without: frozenset[str] = frozen
                 tried.add(chosen)
                 ranked.append(Candidate(chosen, cost))
     return sorted(ranked, key=lambda candidate: candidate.cost)[: _MOST_TUNED - len(listed)]
+
+
+def by_packing(
+    layer: Layer, machine: Machine, *, without: frozenset[str] = frozenset()
+) -> dict[tuple[str, int, int], Candidate]:
+    """Return the cheapest choice for each way to pack a layer's weights; arguments as `candidates`.
+
+    Of a template's settings, only the blocks of a tile and the size of Winograd's tiles decide how weights are packed.
+    """
+    layer = task_of(layer)
+    cheapest: dict[tuple[str, int, int], Candidate] = {}
+    for template in _covering(layer, without):
+        if template.NAME in _PACKED_BY_PLACE:
+            continue
+        more = template.variants(layer, machine) if hasattr(template, "variants") else []
+        for config, cost in (*template.configs(layer, machine), *more):
+            packing = (template.NAME, getattr(config, "blocks", 0), getattr(config, "tile", 0))
+            if packing not in cheapest or cost < cheapest[packing].cost:
+                cheapest[packing] = Candidate(Choice(template.NAME, config), cost)
+    return cheapest
 
 
 def default(layer: Layer, machine: Machine, *, without: frozenset[str] = frozenset()) -> Choice:
