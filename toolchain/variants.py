@@ -18,19 +18,20 @@ def select(signatures: Mapping[str, Sequence[TensorSpec]], arrays: Tensors, wher
 
     Args:
         signatures: The inputs of each variant.
-        arrays: Arrays by the names of inputs.
+        arrays: Arrays by the names of inputs; they may have one more axis in front, of samples.
         where: What the arrays are from, for the error.
 
     Raises:
         InputError: There is none.
     """
     for name, specs in signatures.items():
-        if all(spec.name in arrays and arrays[spec.name].shape == spec.shape for spec in specs):
+        shapes = [arrays[spec.name].shape if spec.name in arrays else None for spec in specs]
+        if all(shape is not None and spec.shape in {shape, shape[1:]} for shape, spec in zip(shapes, specs, strict=True)):
             return name
-    shapes = [f"{name} {'x'.join(map(str, array.shape)) or 'scalar'}" for name, array in arrays.items()]
+    given = ", ".join(f"{name} {'x'.join(map(str, array.shape)) or 'scalar'}" for name, array in arrays.items())
     available = [f"variant {name}: {', '.join(map(str, specs))}" for name, specs in signatures.items()]
     raise InputError(
         f"no variant takes the shapes of {where}",
-        details="\n".join([f"given: {', '.join(shapes)}", *available]),
+        details="\n".join([f"given: {given}", *available]),
         hint="use arrays of these shapes, or build the model with another variant",
     )

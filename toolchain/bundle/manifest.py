@@ -274,7 +274,7 @@ class Manifest:
                 hint=did_you_mean(name, known) or "name one of these",
             )
         own = {field.name: getattr(variant, field.name) for field in fields(Variant) if field.name != "name"}
-        return replace(self, **own, schema=_SCHEMA, variants=())
+        return replace(self, schema=3, variants=(), **own)
 
     @property
     def variant_names(self) -> tuple[str, ...]:

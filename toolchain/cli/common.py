@@ -71,6 +71,18 @@ class ModelOptions:
         states = assignments.parse_states(self.states)
         return Model(source, given.shapes, inputs, fixed, given.dims, *states, variants=given.variants)
 
+    def plain_model(self, source: str, input_options: InputFileOptions | None = None) -> Model:
+        """Return a model with one set of shapes, as `model`.
+
+        Raises:
+            InputError: The options make several variants.
+        """
+        from toolchain.models import variants
+
+        model = self.model(source, input_options)
+        variants.check_plain(model)
+        return model
+
     @property
     def shape_arguments(self) -> list[str]:
         """The options that decide on inputs and their shapes, for a command line."""

@@ -65,17 +65,20 @@ def check_referenced(bundle: Bundle, *, unchecked: bool) -> None:
         )
 
 
-def samples_of(bundle: Bundle, *, unchecked: bool = False) -> Samples:
+def samples_of(bundle: Bundle, *, unchecked: bool = False, variant: str = "") -> Samples:
     """Read a bundle's reference; without one, if `unchecked`, return random inputs and no expected outputs.
+
+    `variant` is one of several sets of shapes; empty for the first.
 
     Raises:
         VerificationError: As `check_referenced`; or the reference is not valid.
     """
     check_referenced(bundle, unchecked=unchecked)
     if bundle.reference is None:
-        return Samples(random_inputs(bundle.manifest), None)
+        return Samples(random_inputs(bundle.manifest.of_variant(variant)), None)
     reference = bundles.Reference.read(bundle.reference)
     reference.check(bundle.manifest)
+    reference = reference.of_variant(variant)
     reference.check_comparable()
     return Samples(
         reference.inputs,
@@ -142,8 +145,10 @@ class Fidelity:
     rows: int
 
 
-def random_reference(bundle: Bundle, count: int) -> RandomSamples | None:
+def random_reference(bundle: Bundle, count: int, variant: str = "") -> RandomSamples | None:
     """Return the reference outputs of the first `count` random samples of a bundle; None for a single sample.
+
+    `variant` is one of several sets of shapes; empty for the first.
 
     Raises:
         InputError: The bundle has fewer samples.
@@ -151,7 +156,7 @@ def random_reference(bundle: Bundle, count: int) -> RandomSamples | None:
     """
     if count == 1:
         return None
-    reference = bundles.Reference.read(bundle.reference).random if bundle.reference else None
+    reference = bundles.Reference.read(bundle.reference).of_variant(variant).random if bundle.reference else None
     available = len(reference.samples) if reference else 1 if bundle.reference else 0
     if reference is None or available < count:
         origin = bundle.manifest.model.get("origin", "MODEL")
