@@ -25,8 +25,10 @@ def select(signatures: Mapping[str, Sequence[TensorSpec]], arrays: Tensors, wher
         InputError: There is none.
     """
     for name, specs in signatures.items():
-        shapes = [arrays[spec.name].shape if spec.name in arrays else None for spec in specs]
-        if all(shape is not None and spec.shape in {shape, shape[1:]} for shape, spec in zip(shapes, specs, strict=True)):
+        shapes = [arrays[spec.name].shape for spec in specs if spec.name in arrays]
+        if len(shapes) == len(specs) and all(
+            spec.shape in {shape, shape[1:]} for shape, spec in zip(shapes, specs, strict=True)
+        ):
             return name
     given = ", ".join(f"{name} {'x'.join(map(str, array.shape)) or 'scalar'}" for name, array in arrays.items())
     available = [f"variant {name}: {', '.join(map(str, specs))}" for name, specs in signatures.items()]

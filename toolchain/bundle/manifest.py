@@ -309,13 +309,18 @@ class Manifest:
         if self.half is not None and self.half.format == "float16":  # as before there were others
             del document["half"]["format"]
         for part in (document, *document.get("variants", ())):
-            for spec in (*part["inputs"], *part["outputs"]):
-                for key in ("bound", "draw"):
-                    if spec[key] is None:
-                        del spec[key]
-            if part["activations"] is None:
-                del part["activations"]
+            _drop_unknown(part)
         return files.canonical_json(document)
+
+
+def _drop_unknown(document: dict[str, Any]) -> None:
+    """Remove what a manifest or a variant does not know of its tensors and its memory."""
+    for spec in (*document["inputs"], *document["outputs"]):
+        for key in ("bound", "draw"):
+            if spec[key] is None:
+                del spec[key]
+    if document["activations"] is None:
+        del document["activations"]
 
 
 _MANIFEST_READER: TypeAdapter[Manifest] = TypeAdapter(Manifest)

@@ -1,8 +1,8 @@
 """The reference of a bundle: inputs, the outputs for them, and how far a device's outputs may be from these.
 
 It may have the outputs for many random inputs, too. Those inputs are not stored: a seed and digests stand for them. Its
-rankings (orders of rows) are tensors `ranking.<number>.<field>`, with their outputs in a note. The references of further
-variants have `variant.<name>.` in front of the names of their tensors and notes.
+rankings (orders of rows) are tensors `ranking.<number>.<field>`, with their outputs in a note. The references of other
+variants than the first have `variant.<name>.` in front of the names of their tensors and notes.
 """
 
 from __future__ import annotations
@@ -195,13 +195,14 @@ class Reference:
 
     def save(self, folder: Path) -> None:
         """Write it into the folder of a bundle, as `input.<name>` and `output.<name>`."""
-        contents, notes = self._encoded()
+        contents, notes = self.encoded()
         for name, reference in self.variants.items():
-            for own, more in zip((contents, notes), reference._encoded(), strict=True):
-                own.update({f"{_VARIANT}.{name}.{key}": value for key, value in more.items()})
+            more_contents, more_notes = reference.encoded()
+            contents |= {f"{_VARIANT}.{name}.{key}": value for key, value in more_contents.items()}
+            notes |= {f"{_VARIANT}.{name}.{key}": value for key, value in more_notes.items()}
         tensors.save(folder / REFERENCE, contents, notes)
 
-    def _encoded(self) -> tuple[dict[str, Any], dict[str, Any]]:
+    def encoded(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return its tensors and notes, without those of other variants."""
         contents: dict[str, NDArray[Any]] = {f"input.{name}": value for name, value in self.inputs.items()}
         contents |= {f"output.{name}": value for name, value in self.outputs.items()}

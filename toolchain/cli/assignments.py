@@ -52,8 +52,8 @@ def parse_model_shapes(shape_texts: Sequence[str], dim_texts: Sequence[str]) -> 
         raise InputError(
             f"{name} is the only variant", hint=f"leave `{name}=` out, or name a second one: --shape large=..."
         )
-    from toolchain.models import variants  # noqa: PLC0415 - numpy takes a moment, and few commands have variants
-    from toolchain.models.request import VariantShapes  # noqa: PLC0415 - as above
+    from toolchain.models import variants
+    from toolchain.models.request import VariantShapes
 
     variants.check_count(len(named))
     of_names = tuple(VariantShapes(name, shapes) for name, shapes in named.items())
@@ -90,7 +90,7 @@ def _parse_shapes(
 
 
 def _check_variant(name: str, text: str) -> None:
-    from toolchain import variants  # noqa: PLC0415 - as above
+    from toolchain import variants
 
     if not variants.NAME.fullmatch(name):
         raise InputError(
@@ -128,7 +128,7 @@ def _parse_sizes(sizes: str, text: str) -> tuple[int, ...]:
         raise InputError(
             f"--dim {text} is not a range FIRST:LAST:STEP", hint="for example: --dim width=64:640:32, with both ends"
         )
-    from toolchain.models import variants  # noqa: PLC0415 - as above
+    from toolchain.models import variants
 
     first, last, step = numbers
     variants.check_count((last - first) // step + 1)

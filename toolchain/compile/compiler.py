@@ -387,9 +387,7 @@ def _write_library(work: _Compilation, path: Path) -> dict[str, int | None]:
 
     name = work.imported.source.name
     with _compile_errors(name):
-        machine_code = executable.compile_module(
-            work.merged.module, work.request.backend.target, work.merged.entries
-        )
+        machine_code = executable.compile_module(work.merged.module, work.request.backend.target, work.merged.entries)
     with _compile_errors(name):
         machine_code.executable.export_library(str(path), fcompile=link)
     return machine_code.activations

@@ -81,9 +81,7 @@ class MachineCode:
     activations: dict[str, int | None]
 
 
-def compile_module(
-    module: tvm.IRModule, target: tvm.target.Target, entries: Sequence[str] = (ENTRY,)
-) -> MachineCode:
+def compile_module(module: tvm.IRModule, target: tvm.target.Target, entries: Sequence[str] = (ENTRY,)) -> MachineCode:
     """Compile a module.
 
     Args:

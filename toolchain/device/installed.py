@@ -210,7 +210,7 @@ class Installed:
     steps: int = 0
 
     def complete(self, plan: Plan) -> Plan:
-        """Return a plan for its variant, that runs the inputs as a sequence if there is a state and it has no samples."""
+        """Return a plan for its variant; it runs the inputs as a sequence if there is a state and no samples."""
         plan = dataclasses.replace(plan, variant=self.release.variant)
         return dataclasses.replace(plan, samples=self.steps, sequence=True) if self.steps and not plan.samples else plan
 

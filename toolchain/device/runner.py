@@ -87,7 +87,7 @@ class Plan:
     keeps its state between them; the first step gets it from a file of the device, `state_in`, or else it is zeros, and
     the last one leaves it in `state_out`. With a `rate`, the model then runs at that rate.
     With `objects`, the inputs are raw pictures, and what these give has at most so many bytes; with `keep_input`, the
-    input that was made of the last one is fetched, too. `variant` names the set of shapes of a release that has several.
+    input that was made of the last one is fetched, too. `variant` is one of a release that has several.
     """
 
     budget_s: float = 10.0

@@ -39,6 +39,4 @@ class Model:
 
     def of_variant(self, variant: VariantShapes) -> Model:
         """Return the model with the shapes of one of its variants."""
-        return replace(
-            self, shapes={**self.shapes, **variant.shapes}, dims={**self.dims, **variant.dims}, variants=()
-        )
+        return replace(self, shapes={**self.shapes, **variant.shapes}, dims={**self.dims, **variant.dims}, variants=())

@@ -100,7 +100,5 @@ def results(
         if name:
             of_deploy = (checked or {}).get(name)
             difference, fidelity = (of_deploy.difference, of_deploy.fidelity) if of_deploy else (None, None)
-            rows.append(
-                VariantResult(name, manifest.of_variant(name).inputs, measurement, difference, fidelity)
-            )
+            rows.append(VariantResult(name, manifest.of_variant(name).inputs, measurement, difference, fidelity))
     return tuple(rows)

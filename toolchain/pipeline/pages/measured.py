@@ -142,7 +142,7 @@ def _first_variant(report: Report) -> str:
     if not report.variants:
         return ""
     first, *others = report.variants
-    return f"{first.name}, as are all lines below; {len(others)} more in the table of variants" if others else first.name
+    return f"{first.name}, as are the lines below; {len(others)} more in the table" if others else first.name
 
 
 def _quantized_text(result: Mapping[str, Any] | None) -> str:
