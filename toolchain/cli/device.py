@@ -215,7 +215,8 @@ def run_deploy(console: Console, source: str, options: DeployOptions) -> Result:
     )
     report = dataclasses.replace(deploy_model(job), board_reason=device.resolve().reason)
     result = options.report.write(report, "deploy")
-    return with_next(result, _next_commands(device, board, can_roll_back=report.can_roll_back))
+    following = _next_commands(device, board, can_roll_back=report.can_roll_back)
+    return with_next(result, [words for words in following if words[1] != "profile" or not report.variants])
 
 
 def _next_commands(device: SlotOptions, board: Board, *, can_roll_back: bool) -> list[list[str]]:
