@@ -33,7 +33,7 @@ def test_dimensions(texts, expected):
     ("texts", "message"),
     [
         *((((text,)), "is not of the form NAME=SIZE") for text in ("", "n", "n=", "=1", "x:1,3")),
-        *(((f"n={size}",), f"{size} is not a valid size") for size in ("-1", "1.5", "a", " 1", "1_0", str(2**31))),
+        *(((f"n={size}",), f"{size} is not a valid size") for size in ("-1", "1.5", "a", " 1", "1_0")),
         (("n=1,",), " is not a valid size"),
         (("n=2,3,2",), "--dim n=2,3,2 has a size twice"),
         *(((f"n={text}",), "is not a range FIRST:LAST:STEP") for text in ("1:2", "1:2:0", "3:2:1", "1:2:3:4")),
