@@ -12,14 +12,14 @@ from tests.support import nets, variant_nets
 from toolchain import board
 from toolchain.backends.base import Backend
 from toolchain.backends.cpu import backend as cpu
+from toolchain.backends.cpu.layers import Activation, Conv, to_json
 from toolchain.compile import executable, variants
 from toolchain.compile.executable import Compiled, lift_constants
 from toolchain.compile.request import BuildRequest
 from toolchain.models import importer, source
 from toolchain.models.request import Model
-from toolchain.records.tasks import layer_of
 
-SIZES = (12, 40)
+SIZES = (24, 40)
 
 
 def written(path: str, name: str) -> tuple[list[Compiled], Backend]:
@@ -46,11 +46,16 @@ def test_layers_with_equal_weights_are_packed_in_the_same_way(compiled):
         np.testing.assert_array_equal(one, other)
 
 
-def test_a_packing_that_costs_a_layer_too_much_is_not_common(compiled, monkeypatch):
-    monkeypatch.setattr(cpu, "_SAME_PACKING", 0.99)
-    backend = BuildRequest(Model(compiled[0]), board.load("rpi4").resolved()).backend
-    layer = next(layer for function in compiled[1][0].module.functions.values() if (layer := layer_of(function)))
-    assert backend.common_choices([layer, layer]) is None
+@pytest.mark.parametrize(("limit", "count"), [(1.05, 2), (3.0, 1)])
+def test_a_packing_is_common_where_no_layer_is_clearly_slower(limit, count, monkeypatch):
+    """One image is too small for Winograd's tiles, another is not."""
+    monkeypatch.setattr(cpu, "_SAME_PACKING", limit)
+    backend = BuildRequest(Model("net.onnx"), board.load("rpi4").resolved()).backend
+    images = [Activation(1, 512, size, size, 4) for size in (5, 8, 8)]
+    layers = [to_json(Conv(image, image, (3, 3), padding=(1, 1, 1, 1))) for image in images]
+    choices = backend.common_choices(layers)
+    assert len({(choice["template"], choice["blocks"]) for choice in choices}) == count
+    assert choices[1] == choices[2]
 
 
 def test_each_network_computes_what_it_did_alone(compiled):

@@ -276,13 +276,13 @@ class Backend(ABC):
         """
 
     def common_choices(self, layers: Sequence[str]) -> Sequence[Choice] | None:  # noqa: ARG002 - for CPUs
-        """Return a choice for each of several layers with equal weights, by which all pack these in the same way.
+        """Return a choice for each of several layers with equal weights, by which most pack these in the same way.
 
         Args:
             layers: The layers, as JSON; they differ in the shapes of their activations.
 
         Returns:
-            The choices; None if one of them would be clearly slower than its layer's fastest.
+            The choices, none of them clearly slower than its layer's fastest; None for those of a build of one layer.
         """
         return None
 

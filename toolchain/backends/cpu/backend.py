@@ -16,6 +16,7 @@ from toolchain.backends.base import EXAMPLES, Backend, Choice, Templates
 from toolchain.backends.cpu import graph, kernels, precision, schedule
 from toolchain.backends.cpu.graph import linear_order
 from toolchain.backends.cpu.graph.rewriting import fold_except_bytes
+from toolchain.backends.cpu.kernels import Packing
 from toolchain.backends.cpu.layers import (
     Attention,
     Conv,
@@ -237,21 +238,30 @@ class Cpu(Backend):
         return self.schedule(graph.emit_kernels(module, self.machine, choose))
 
     def common_choices(self, layers: Sequence[str]) -> Sequence[Choice] | None:
-        """Choose the packing whose worst estimate, relative to the fastest choice of its layer, is the least."""
+        """Choose the packing that most of the layers can use without being clearly slower, and so on for the others."""
         described = [from_json(layer) for layer in layers]
         ways = [kernels.by_packing(layer, self.machine, without=self.without) for layer in described]
-        fastest = [min(candidate.cost for candidate in way.values()) for way in ways if way]
-        if len(fastest) < len(ways):
+        if not all(ways):
             return None
-        common = set(ways[0]).intersection(*ways[1:])
-        worst = {
-            packing: max(way[packing].cost / least for way, least in zip(ways, fastest, strict=True))
-            for packing in common
-        }
-        best = min(worst, key=lambda packing: (worst[packing], packing), default=None)
-        if best is None or worst[best] > _SAME_PACKING:
-            return None
-        return [way[best].choice.document() for way in ways]
+        limits = [_SAME_PACKING * min(candidate.cost for candidate in way.values()) for way in ways]
+        chosen: dict[int, Choice] = {}
+        while len(chosen) < len(ways):
+            covered: dict[Packing, list[int]] = {}  # by packing, the layers without a choice that can use it
+            for number, (way, limit) in enumerate(zip(ways, limits, strict=True)):
+                for packing, candidate in way.items():
+                    if number not in chosen and candidate.cost <= limit:
+                        covered.setdefault(packing, []).append(number)
+            # Of those for as many layers, the one whose slowest layer loses the least.
+            best = min(
+                covered,
+                key=lambda packing: (
+                    -len(covered[packing]),
+                    max(ways[number][packing].cost / limits[number] for number in covered[packing]),
+                    packing,
+                ),
+            )
+            chosen |= {number: ways[number][best].choice.document() for number in covered[best]}
+        return [chosen[number] for number in range(len(ways))]
 
     def remarks(self, module: tvm.IRModule) -> Sequence[str]:
         """Name the kernels with products that stay in float32, if the board file asks for a reduced precision."""

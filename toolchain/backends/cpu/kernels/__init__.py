@@ -65,6 +65,9 @@ NAMES = tuple(_TEMPLATES)
 _PACKED_BY_PLACE = {sparse.NAME, sparse_dense.NAME}
 """Templates whose packed weights hold offsets into their layer's data."""
 
+Packing = tuple[str, int, int]
+"""What decides how weights are packed: a template, the blocks of a tile, and the size of Winograd's tiles."""
+
 _Layer = TypeVar("_Layer", bound=Layer)
 
 # For 390 layers with up to 24 candidates each, these find kernels that take 0.1 % longer than the best of all, by three
@@ -162,15 +165,10 @@ def variants(layer: Layer, machine: Machine, *, without: frozenset[str] = frozen
     return sorted(ranked, key=lambda candidate: candidate.cost)[: _MOST_TUNED - len(listed)]
 
 
-def by_packing(
-    layer: Layer, machine: Machine, *, without: frozenset[str] = frozenset()
-) -> dict[tuple[str, int, int], Candidate]:
-    """Return the cheapest choice for each way to pack a layer's weights; arguments as `candidates`.
-
-    Of a template's settings, only the blocks of a tile and the size of Winograd's tiles decide how weights are packed.
-    """
+def by_packing(layer: Layer, machine: Machine, *, without: frozenset[str] = frozenset()) -> dict[Packing, Candidate]:
+    """Return the cheapest choice for each way to pack a layer's weights; arguments as `candidates`."""
     layer = task_of(layer)
-    cheapest: dict[tuple[str, int, int], Candidate] = {}
+    cheapest: dict[Packing, Candidate] = {}
     for template in _covering(layer, without):
         if template.NAME in _PACKED_BY_PLACE:
             continue
