@@ -10,7 +10,6 @@ import subprocess
 import sys
 
 import numpy as np
-import onnxruntime
 import pytest
 
 from tests.support import images, nets, third_party, variant_nets
@@ -19,6 +18,7 @@ from tests.support.parts import require
 from tests.support.paths import DATA
 from toolchain import board, bundle
 from toolchain.bundle import inventories
+from toolchain.models.ort import onnxruntime
 
 SIZES = {"small": (12, 16), "large": (24, 40)}
 WORDS = [word for name, (high, wide) in SIZES.items() for word in ("--shape", f"{name}=x:1,3,{high},{wide}")]

@@ -138,34 +138,50 @@ def deploy(
     with temporary.folder() as work:
         with stages.timed("deploy"):
             installed = release.of_variant(first).install(samples.inputs, Path(work), stages.tell, library)
-        with stages.timed("smoke"):
-            run = installed.run(runner.SMOKE)
-            difference = verification.check_outputs(run, samples, installed.release.manifest, settings.tolerance)
+        run, checked = _check_outputs(installed, samples, random, settings, stages)
         with stages.timed("smoke"):
             of_picture = _check_pictures(release, samples, settings.tolerance)
-        with stages.timed("samples" if random else "smoke"):
-            compared = _check_samples(installed.release, random, settings, stages)
-        checked = [VariantChecked(first, difference, compared)] if others else []
-        checked += [_check_variant(release.of_variant(name), settings, stages) for name in others]
+        of_others = [_check_variant(release.of_variant(name), settings, stages) for name in others]
         if settings.accept:
             settings.accept(release)
         # Only here does the new release become current: all checks before leave the device as it was.
-        device.store.releases.mark(bundle.digest, unchecked=difference is None)
+        device.store.releases.mark(bundle.digest, unchecked=checked.difference is None)
         changed, started, verified = _make_current(installed, library, stages)
     return Deployment(
         digest=bundle.digest,
         changed=changed,
         facts=release.facts,
         transfer=Transfer.of(installed.sent, device.shell),
-        difference=difference,
+        difference=checked.difference,
         reference=samples.runtime,
         run=run,
         application=started,
-        fidelity=compared,
+        fidelity=checked.fidelity,
         verified=verified,
         pictures=of_picture,
-        variants=tuple(checked),
+        variants=(checked, *of_others) if others else (),
     )
+
+
+def _check_outputs(
+    installed: Installed, samples: Samples, random: RandomSamples | None, settings: Settings, stages: Stages
+) -> tuple[Run, VariantChecked]:
+    """Run a release once, and on random samples if there are any, and compare its outputs."""
+    release = installed.release
+    try:
+        with stages.timed("smoke"):
+            run = installed.run(runner.SMOKE)
+            difference = verification.check_outputs(run, samples, release.manifest, settings.tolerance)
+        fidelity = None
+        if random:
+            with stages.timed("samples"):
+                fidelity = verification.check_samples(release, random, settings.tolerance, stages.tell)
+    except OutputError as fault:
+        if not release.variant:
+            raise
+        message = f"variant {release.variant}: {fault.message}"
+        raise OutputError(message, details=fault.details, hint=fault.hint) from fault
+    return run, VariantChecked(release.variant, difference, fidelity)
 
 
 def _check_variant(release: DeviceRelease, settings: Settings, stages: Stages) -> VariantChecked:
@@ -175,21 +191,11 @@ def _check_variant(release: DeviceRelease, settings: Settings, stages: Stages) -
         raise ValueError("only a bundle on this machine has a reference")
     samples = verification.samples_of(bundle, unchecked=settings.unchecked, variant=name)
     random = verification.random_reference(bundle, settings.samples, name)
-    try:
-        with stages.timed("smoke"), temporary.folder() as work:
-            stages.tell(stage(f"checking variant {name}"))
-            run = replace(release, bundle=None).install(samples.inputs, Path(work)).run(runner.SMOKE)
-            difference = verification.check_outputs(run, samples, release.manifest, settings.tolerance)
-        with stages.timed("samples" if random else "smoke"):
-            return VariantChecked(name, difference, _check_samples(release, random, settings, stages))
-    except OutputError as fault:
-        raise OutputError(f"variant {name}: {fault.message}", details=fault.details, hint=fault.hint) from fault
-
-
-def _check_samples(
-    release: DeviceRelease, random: RandomSamples | None, settings: Settings, stages: Stages
-) -> Fidelity | None:
-    return verification.check_samples(release, random, settings.tolerance, stages.tell) if random else None
+    stages.tell(stage(f"checking variant {name}"))
+    with temporary.folder() as work:
+        installed = replace(release, bundle=None).install(samples.inputs, Path(work))
+        _, checked = _check_outputs(installed, samples, random, settings, stages)
+    return checked
 
 
 def _check_pictures(release: DeviceRelease, samples: Samples, tolerance: float | None) -> PicturesChecked | None:

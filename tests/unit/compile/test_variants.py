@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import onnxruntime
 import pytest
 import tvm
 from tvm import relax
@@ -17,6 +16,7 @@ from toolchain.compile import executable, variants
 from toolchain.compile.executable import Compiled, lift_constants
 from toolchain.compile.request import BuildRequest
 from toolchain.models import importer, source
+from toolchain.models.ort import onnxruntime
 from toolchain.models.request import Model
 
 SIZES = (24, 40)

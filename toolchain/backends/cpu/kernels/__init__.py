@@ -174,7 +174,8 @@ def by_packing(layer: Layer, machine: Machine, *, without: frozenset[str] = froz
             continue
         more = template.variants(layer, machine) if hasattr(template, "variants") else []
         for config, cost in (*template.configs(layer, machine), *more):
-            packing = (template.NAME, getattr(config, "blocks", 0), getattr(config, "tile", 0))
+            settings = vars(config)
+            packing = (template.NAME, settings.get("blocks", 0), settings.get("tile", 0))
             if packing not in cheapest or cost < cheapest[packing].cost:
                 cheapest[packing] = Candidate(Choice(template.NAME, config), cost)
     return cheapest
