@@ -151,6 +151,7 @@ def deploy_bundle(
         measured = variants.measure(runner, device, arrays, settings, stages)
     first = next(iter(measured))
     checked = {variant.name: variant for variant in deployment.variants}
+    of_first = checked.get(first, deployment)  # which is not the release's first, where the user's arrays fit another
     return Report(
         board=device.board.name,
         host=device.name,
@@ -162,7 +163,7 @@ def deploy_bundle(
         measurement=measured[first],
         variants=variants.results(manifest, measured, checked),
         reference=deployment.reference,
-        difference=deployment.difference,
+        difference=of_first.difference,
         transfer=deployment.transfer,
         top=top_classes(labels, measured[first], manifest),
         modelled=manifest.modelled,
@@ -171,7 +172,7 @@ def deploy_bundle(
         sparse=manifest.sparse,
         states=manifest.states,
         application=deployment.application,
-        fidelity=deployment.fidelity,
+        fidelity=of_first.fidelity,
         unchecked=deployment.difference is None,
         verified=deployment.verified,
         pictures=deployment.pictures,
