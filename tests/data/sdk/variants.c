@@ -1,4 +1,4 @@
-/* variants RELEASE: runs each variant of a release of x [1, 3, height, width] twice, in turns, and takes no other shape. */
+/* variants RELEASE: runs each variant of a release of x [1, 3, height, width] twice, in turns, and no other shape. */
 #include <edge_model.h>
 #include <stdio.h>
 #include <string.h>

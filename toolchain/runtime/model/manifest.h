@@ -69,7 +69,7 @@ struct Manifest {
   DLDeviceType device;  // what computes
   Digests digests;
 
-  // The number of a variant; where there is a single one, an empty name is its. A fault of kExitUsage, which lists them.
+  // The number of a variant; an empty name is that of a single one. A fault of kExitUsage lists them.
   size_t Find(const std::string& variant) const;
 
   // Of the file at a path; empty where nobody asks. A fault of kExitUntrusted if nobody stands for it.
