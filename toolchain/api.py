@@ -23,7 +23,7 @@ from toolchain.device.lock import Owner
 from toolchain.device.waiting import Patience
 from toolchain.devices import Device, load_devices
 from toolchain.models.inputs import Source as Inputs
-from toolchain.models.request import Model
+from toolchain.models.request import Model, VariantShapes
 from toolchain.pipeline import preflight, rig
 from toolchain.pipeline.gate import Gate, GateSettings
 from toolchain.pipeline.rig import Release, Rig
@@ -41,6 +41,7 @@ __all__ = [
     "Release",
     "Rig",
     "Settings",
+    "VariantShapes",
     "build",
     "connect",
     "deploy",

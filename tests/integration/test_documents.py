@@ -335,6 +335,7 @@ echo '{"_meta": {"hostvars": {"kitchen": {"ansible_host": "10.0.0.8", "edge_boar
         ),
         ("static void execute", Shown("it is a part of a program; tests/data/sdk/options.c has such an executor")),
         ("edge_tensor frame", Shown("it is a part of a program; tests/data/sdk/steps.c has such calls")),
+        ("const int64_t sizes", Shown("it is a part of a program; tests/data/sdk/variants.c has such calls")),
     ],
     "docs/security.md": [
         ("ssh-keygen", Run({"ssh-keygen -t": "ssh-keygen -q -N '' -t"})),

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import cmake
 
-from tests.support import bundles, nets, state_nets
+from tests.support import bundles, nets, state_nets, variant_nets
 from tests.support.paths import DATA
 from toolchain import api, resources
-from toolchain.models.request import Model
+from toolchain.models.request import Model, VariantShapes
 from toolchain.native import programs
 
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize=vptr", "-fno-sanitize-recover=undefined")
@@ -47,6 +47,13 @@ def release_with_state(folder: Path, name: str) -> Path:
     return api.build(Model(path, states={"h": "hn"}), folder=folder / name).folder
 
 
+def release_with_variants(folder: Path) -> Path:
+    """Build a release of a network for two sizes of pictures."""
+    path = nets.save(variant_nets.pictures(), folder, "pictures.onnx")
+    variants = tuple(VariantShapes(f"x{size}", {"x": (1, 3, size, size)}) for size in (12, 20))
+    return api.build(Model(path, variants=variants), folder=folder / "pictures").folder
+
+
 def main() -> int:
     """Run the C programs of the tests on a release; return how many failed."""
     failed = 0
@@ -56,6 +63,7 @@ def main() -> int:
         release = bundles.build(folder, rows=8, columns=4).folder
         states = [str(release_with_state(folder, name)) for name in ("first", "second")]
         runs = [(source, (str(release), *arguments)) for source, arguments in RUNS]
+        runs.append(("variants.c", (str(release_with_variants(folder)),)))
         for source, arguments in [*runs, ("steps.c", (*states, str(folder / "state")))]:
             compiler = ["g++", "-std=c++17"] if source.endswith(".cc") else ["gcc", "-std=gnu99"]
             words = [*compiler, "-g", *SANITIZERS, DATA / "sdk" / source, f"-I{resources.RUNTIME / 'library'}"]

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from toolchain import files, pictures, states
-from toolchain.errors import VerificationError
+from toolchain.errors import InputError, VerificationError, did_you_mean
 from toolchain.pictures import Pictures
 from toolchain.states import StatePair
 from toolchain.tensors import DTYPES, Tensors, TensorSpec
 from toolchain.validation import FEW_KEYS, FIRST_FAULT, words
+from toolchain.variants import MOST as MOST_VARIANTS
+from toolchain.variants import NAME as VARIANT_NAME
 
 MANIFEST = "manifest.json"
 LIBRARY = "model.so"
@@ -38,8 +40,8 @@ LARGEST_STATEMENT = 1 << 20  # bytes that a statement, or signatures, may have: 
 FILES = (LIBRARY, GRAPH, GRAPH_TEXT, PARAMS)
 
 # 1: the manifest was no layer of the package, so that no other client than ours pulled a whole bundle. 2: it did not
-# name the reference, so that anybody could put another one beside a bundle.
-_SCHEMA = 3
+# name the reference, so that anybody could put another one beside a bundle. 4: with several variants; without, 3.
+_SCHEMA, _VARIANTS_SCHEMA = 3, 4
 _LARGEST_FILE = (8 << 30) - 1  # of what a plain tar file can say the size
 _LARGEST_TENSOR = 1 << 32
 _MAX_AXES = 32
@@ -208,10 +210,28 @@ class Sparse:
 
 
 @dataclass(frozen=True)
-class Manifest:
-    """Everything that someone has to know about a bundle to run it, and to make it again."""
+class Variant:
+    """One of the sets of shapes that a network was compiled for; the fields are those of `Manifest`."""
 
-    schema: Literal[3]
+    name: Annotated[str, Field(pattern=rf"^{VARIANT_NAME.pattern}$")]
+    entry: str
+    inputs: Annotated[tuple[TensorSpec, ...], FIRST_FAULT]
+    outputs: Annotated[tuple[TensorSpec, ...], FIRST_FAULT]
+    params_order: Annotated[tuple[str, ...], FIRST_FAULT]
+    activations: _Count | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name} ({', '.join(map(str, self.inputs))})"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Everything that someone has to know about a bundle to run it, and to make it again.
+
+    With several variants, its own entry, inputs, outputs, params and activations are those of the first one.
+    """
+
+    schema: Literal[3, 4]
     name: _Name
     board: _Word  # board type it was built for
     machine: _Word  # what `uname -m` must say on the device
@@ -244,6 +264,32 @@ class Manifest:
     # outputs that stay on the device and are inputs of the next step; none where each run is on its own
     states: Annotated[tuple[StatePair, ...], FIRST_FAULT] = ()
     pictures: Pictures | None = None  # how pictures become its input, and its output objects; None for tensors only
+    # the sets of shapes that it was compiled for, if there are several: functions of one library, with common params
+    variants: Annotated[tuple[Variant, ...], FIRST_FAULT] = ()
+
+    def of_variant(self, name: str) -> Manifest:
+        """Return the manifest as that of one of its variants alone; with an empty name, as it is.
+
+        Raises:
+            InputError: There is no such variant.
+        """
+        if not name:
+            return self
+        variant = next((variant for variant in self.variants if variant.name == name), None)
+        if variant is None:
+            known = [variant.name for variant in self.variants]
+            raise InputError(
+                f"{self.name} has no variant {name!r}",
+                details="\n".join(map(str, self.variants)) or "it was built for one set of shapes",
+                hint=did_you_mean(name, known) or "name one of these",
+            )
+        own = {field.name: getattr(variant, field.name) for field in fields(Variant) if field.name != "name"}
+        return replace(self, schema=3, variants=(), **own)
+
+    @property
+    def variant_names(self) -> tuple[str, ...]:
+        """The names of the variants; an empty one if there are none."""
+        return tuple(variant.name for variant in self.variants) or ("",)
 
     @property
     def step_inputs(self) -> tuple[TensorSpec, ...]:
@@ -262,20 +308,29 @@ class Manifest:
     def encoded(self) -> bytes:
         """Return the manifest as the bytes of manifest.json."""
         document = asdict(self)
-        for name in ("reference", "records", "modelled", "half", "int8", "activations", "sparse", "pictures"):
+        for name in ("reference", "records", "modelled", "half", "int8", "sparse", "pictures"):
             if document[name] is None:
                 del document[name]
-        if not self.states:  # as before there were any
-            del document["states"]
+        for name in ("states", "variants"):  # as before there were any
+            if not document[name]:
+                del document[name]
         if self.records is not None and not self.records.modelled:  # bundles of before there were models are the same
             del document["records"]["modelled"]
         if self.half is not None and self.half.format == "float16":  # as before there were others
             del document["half"]["format"]
-        for spec in (*document["inputs"], *document["outputs"]):
-            for key in ("bound", "draw"):
-                if spec[key] is None:
-                    del spec[key]
+        for part in (document, *document.get("variants", ())):
+            _drop_unknown(part)
         return files.canonical_json(document)
+
+
+def _drop_unknown(document: dict[str, Any]) -> None:
+    """Remove what a manifest or a variant does not know of its tensors and its memory."""
+    for spec in (*document["inputs"], *document["outputs"]):
+        for key in ("bound", "draw"):
+            if spec[key] is None:
+                del spec[key]
+    if document["activations"] is None:
+        del document["activations"]
 
 
 _MANIFEST_READER: TypeAdapter[Manifest] = TypeAdapter(Manifest)
@@ -309,10 +364,11 @@ def read_manifest(data: bytes, where: str) -> Manifest:
             f"the manifest of {where} has {len(data)} bytes, and at most {LARGEST_MANIFEST} are allowed",
             hint="build or fetch it again",
         )
-    if (schema := _schema_of(data)) not in {None, _SCHEMA}:
-        newer = schema is not None and schema > _SCHEMA
+    if (schema := _schema_of(data)) not in {None, _SCHEMA, _VARIANTS_SCHEMA}:
+        newer = schema is not None and schema > _VARIANTS_SCHEMA
         raise VerificationError(
-            f"the manifest of {where} has schema version {schema}, but this toolchain reads version {_SCHEMA}",
+            f"the manifest of {where} has schema version {schema}, but this toolchain reads versions {_SCHEMA} and "
+            f"{_VARIANTS_SCHEMA}",
             hint=f"{'use the toolchain that wrote it, or ' if newer else ''}build it again with this toolchain, "
             "and deploy that",
         )
@@ -339,14 +395,7 @@ def _refuse_constant(name: str) -> None:
 
 def _faults(manifest: Manifest, data: bytes) -> list[str]:
     """Return the faults that no type excludes: files, impossible tensors, and bytes in another form."""
-    specs = (*manifest.inputs, *manifest.outputs)
-    faults = [f"{spec!s:.{_MAX_SPEC_TEXT}}" for spec in specs if not _is_possible(spec)]
-    faults += _bound_faults(manifest) if not faults else []
-    faults += [f"states: {fault}" for fault in states.faults(manifest.inputs, manifest.outputs, manifest.states)]
-    if not faults:
-        for side, tensors in {"inputs": manifest.inputs, "outputs": manifest.outputs}.items():
-            if sum(spec.bytes for spec in tensors) > _LARGEST_TENSOR:
-                faults.append(f"{side}: together they have more than {_LARGEST_TENSOR} bytes")
+    faults = _signature_faults(manifest)
     faults += [
         f"files: it lists {name}{', itself' if name == MANIFEST else ''}" for name in manifest.files.keys() - FILES
     ]
@@ -356,9 +405,57 @@ def _faults(manifest: Manifest, data: bytes) -> list[str]:
     if manifest.pictures and not faults:
         faults += pictures.faults(manifest.pictures, manifest.inputs, manifest.outputs)
     faults += ["board: it is a file name, not a board name"] if manifest.board.endswith(".toml") else []
+    faults += _variant_faults(manifest) if not faults else []
     if not faults and manifest.encoded() != data:
         faults.append("it does not have the exact form that the toolchain writes")
     return faults
+
+
+def _signature_faults(manifest: Manifest) -> list[str]:
+    """Return what is wrong with the inputs and outputs."""
+    specs = (*manifest.inputs, *manifest.outputs)
+    faults = [f"{spec!s:.{_MAX_SPEC_TEXT}}" for spec in specs if not _is_possible(spec)]
+    faults += _bound_faults(manifest) if not faults else []
+    faults += [f"states: {fault}" for fault in states.faults(manifest.inputs, manifest.outputs, manifest.states)]
+    if not faults:
+        for side, tensors in {"inputs": manifest.inputs, "outputs": manifest.outputs}.items():
+            if sum(spec.bytes for spec in tensors) > _LARGEST_TENSOR:
+                faults.append(f"{side}: together they have more than {_LARGEST_TENSOR} bytes")
+    return faults
+
+
+def _variant_faults(manifest: Manifest) -> list[str]:
+    """Return what is wrong with the variants; each by itself is checked as a manifest of one set of shapes."""
+    variants = manifest.variants
+    if (manifest.schema == _VARIANTS_SCHEMA) != bool(variants):
+        return ["variants: schema 4 is for a bundle that has some"]
+    if not variants:
+        return []
+    is_many = 1 < len(variants) <= MOST_VARIANTS
+    faults = [] if is_many else [f"variants: a bundle has 2 to {MOST_VARIANTS} of them"]
+    faults += ["variants: they are for CPUs"] if manifest.target.get("kind") != "llvm" else []
+    for field in ("states", "pictures", "modelled", "int8"):
+        faults += [f"variants: they cannot be combined with {field}"] if getattr(manifest, field) else []
+    first, *others = variants
+    own = Variant(
+        first.name, manifest.entry, manifest.inputs, manifest.outputs, manifest.params_order, manifest.activations
+    )
+    faults += ["variants: the first one is not what the manifest itself has"] if own != first else []
+    for key in (lambda variant: variant.name, lambda variant: variant.entry, lambda variant: tuple(variant.inputs)):
+        faults += ["variants: two are the same"] if len(set(map(key, variants))) < len(variants) else []
+    signature = _signature(first)
+    for variant in others:
+        faults += [f"variants: {variant.name} has another signature"] if _signature(variant) != signature else []
+        view = manifest.of_variant(variant.name)
+        faults += [f"variants: {variant.name}: {fault}" for fault in _signature_faults(view)]
+        faults += [f"variants: {variant.name}: {fault}" for fault in _amount_faults(view)]
+    return faults
+
+
+def _signature(variant: Variant) -> list[tuple[Any, ...]]:
+    """Return what all variants have in common: names, element types and ranks, and the bounds of outputs."""
+    specs = (*variant.inputs, *variant.outputs)
+    return [(len(variant.inputs), spec.name, spec.dtype, len(spec.shape), spec.bound) for spec in specs]
 
 
 def _bound_faults(manifest: Manifest) -> list[str]:

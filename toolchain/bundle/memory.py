@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from toolchain.bundle.manifest import LIBRARY, PARAMS, Manifest
 
@@ -36,7 +36,17 @@ class Memory:
 
 
 def planned(manifest: Manifest) -> Memory | None:
-    """Return the memory of a bundle's process; None where the compiler does not plan it, as on GPUs."""
+    """Return the memory of a bundle's process; None where the compiler does not plan it, as on GPUs.
+
+    A process keeps the memory of each variant that it has run: of a bundle with several, it is that of all.
+    """
+    if manifest.variants:
+        plans = [planned(manifest.of_variant(variant.name)) for variant in manifest.variants]
+        known = [plan for plan in plans if plan]
+        if len(known) < len(plans):
+            return None
+        activations, inputs = sum(plan.activations for plan in known), sum(plan.inputs for plan in known)
+        return replace(known[0], activations=activations, inputs=inputs)
     if manifest.activations is None:
         return None
     # The library keeps a state beside the inputs of the same names.

@@ -1,7 +1,8 @@
 """The reference of a bundle: inputs, the outputs for them, and how far a device's outputs may be from these.
 
 It may have the outputs for many random inputs, too. Those inputs are not stored: a seed and digests stand for them. Its
-rankings (orders of rows) are tensors `ranking.<number>.<field>`, with their outputs in a note.
+rankings (orders of rows) are tensors `ranking.<number>.<field>`, with their outputs in a note. The references of other
+variants than the first have `variant.<name>.` in front of the names of their tensors and notes.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +39,9 @@ Owned = Sequence[tuple[int | None, Ranking]]
 _LIMITS = "limits"
 _LIMITS_READER = TypeAdapter(Annotated[dict[str, Limit], FEW_KEYS])
 _PICTURE = "picture"
-_KINDS = ("input", "output", SAMPLE, RANKING, _PICTURE)
+_VARIANT = "variant"
+_Value = TypeVar("_Value")
+_KINDS = ("input", "output", SAMPLE, RANKING, _PICTURE, _VARIANT)
 
 
 @dataclass(frozen=True)
@@ -184,17 +187,31 @@ class Reference:
     # how near what computed them is to the user's model, where that was made int8; the manifest keeps it
     int8: InInt8 | None = None
     picture: NDArray[np.uint8] | None = None  # RGB pixels that a device checks the steps for pictures with
+    variants: Mapping[str, Reference] = field(default_factory=dict)  # of all variants but the first, by name
+
+    def of_variant(self, name: str) -> Reference:
+        """Return the reference of a variant; of an empty name, or of the first one, its own."""
+        return self.variants.get(name, replace(self, variants={}) if self.variants else self)
 
     def save(self, folder: Path) -> None:
         """Write it into the folder of a bundle, as `input.<name>` and `output.<name>`."""
-        contents = {f"input.{name}": value for name, value in self.inputs.items()}
+        contents, notes = self.encoded()
+        for name, reference in self.variants.items():
+            more_contents, more_notes = reference.encoded()
+            contents |= {f"{_VARIANT}.{name}.{key}": value for key, value in more_contents.items()}
+            notes |= {f"{_VARIANT}.{name}.{key}": value for key, value in more_notes.items()}
+        tensors.save(folder / REFERENCE, contents, notes)
+
+    def encoded(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return its tensors and notes, without those of other variants."""
+        contents: dict[str, NDArray[Any]] = {f"input.{name}": value for name, value in self.inputs.items()}
         contents |= {f"output.{name}": value for name, value in self.outputs.items()}
         contents |= {f"{_PICTURE}.rgb": self.picture} if self.picture is not None else {}
         limit = {} if self.tolerance is None else limit_notes(self.tolerance)
         samples = self.random.notes() if self.random else {}
         contents |= self.random.tensors() if self.random else {}
         orders, notes = rankings_to_tensors(self._every_ranking())
-        tensors.save(folder / REFERENCE, contents | orders, {"runtime": self.runtime, **limit, **samples, **notes})
+        return contents | orders, {"runtime": self.runtime, **limit, **samples, **notes}
 
     def _every_ranking(self) -> Owned:
         own: Owned = [(None, ranking) for ranking in self.rankings]
@@ -208,17 +225,20 @@ class Reference:
         Raises:
             VerificationError: It is not readable, or has a tolerance that would let anything pass.
         """
+        return cls._decoded(tensors.load(path), tensors.notes(path), path.name)
+
+    @classmethod
+    def _decoded(cls, contents: Tensors, notes: Mapping[str, str], where: str) -> Reference:
         groups: dict[str, dict[str, NDArray[Any]]] = {kind: {} for kind in _KINDS}
-        for key, value in tensors.load(path).items():
+        for key, value in contents.items():
             kind, _, name = key.partition(".")
             if kind not in groups:
-                raise VerificationError(f"{path.name} has a tensor in an unknown form", details=key)
+                raise VerificationError(f"{where} has a tensor in an unknown form", details=key)
             groups[kind][name] = value
-        notes = tensors.notes(path)
-        limit = _read_limits(notes, path.name)
+        limit = _read_limits(notes, where)
         runtime = notes.get("runtime", "an unnamed reference")
-        samples = read_samples(groups[SAMPLE], notes, path.name)
-        owned = read_rankings(groups[RANKING], notes, path.name)
+        samples = read_samples(groups[SAMPLE], notes, where)
+        owned = read_rankings(groups[RANKING], notes, where)
         of_inputs = tuple(ranking for sample, ranking in owned if sample is None)
         if samples:
             rankings_of_samples = [
@@ -227,7 +247,14 @@ class Reference:
             ]
             samples = replace(samples, rankings=tuple(rankings_of_samples))
         picture = groups[_PICTURE].get("rgb")
-        return cls(runtime, groups["input"], groups["output"], limit, samples, of_inputs, picture=picture)
+        more = _of_variants(notes)
+        variants = {
+            name: cls._decoded(own, more.get(name, {}), f"variant {name} of {where}")
+            for name, own in _of_variants(groups[_VARIANT], prefix="").items()
+        }
+        return cls(
+            runtime, groups["input"], groups["output"], limit, samples, of_inputs, picture=picture, variants=variants
+        )
 
     def check(self, manifest: Manifest) -> None:
         """Refuse a reference that no device can agree with.
@@ -235,6 +262,17 @@ class Reference:
         Raises:
             VerificationError: Names, types or shapes are not the model's.
         """
+        if manifest.variants:
+            names = set(manifest.variant_names[1:])
+            if names != set(self.variants) or any(reference.variants for reference in self.variants.values()):
+                raise VerificationError(
+                    "the bundle's reference is not of its variants",
+                    details=", ".join(sorted(names ^ set(self.variants))),
+                    hint="build it again",
+                )
+            for name in manifest.variant_names:
+                self.of_variant(name).check(manifest.of_variant(name))
+            return
         steps = manifest.steps(self.inputs)
         if steps > states.LARGEST_STEPS:
             faults = [f"it has {steps} steps, more than {states.LARGEST_STEPS}"]
@@ -245,6 +283,7 @@ class Reference:
             faults += [f"sample {number}: {fault}" for fault in _output_faults(outputs, manifest.step_outputs)]
         if manifest.pictures:
             faults += _picture_faults(self.picture)
+        faults += ["it has variants, and the model has none"] if self.variants else []
         for _, ranking in self._every_ranking():
             faults += ranking_faults(ranking, manifest.outputs)
         if faults:
@@ -254,6 +293,8 @@ class Reference:
 
     def check_comparable(self) -> None:
         """Refuse a reference with an output that has no finite value: nothing can be compared with that."""
+        for reference in self.variants.values():
+            reference.check_comparable()
         groups = (self.outputs, *(self.random.outputs if self.random else ()))
         pairs = (pair for outputs in groups for pair in outputs.items())
         names = {name for name, value in pairs if value.size and not np.isfinite(value).any()}
@@ -278,6 +319,16 @@ def save_expected(path: Path, outputs: Tensors, tolerance: Tolerance | None, ord
     for number, ranking in enumerate(order):
         stored[f"{RANKING}.{number}.limit"] = np.array([rankings.score_limit(ranking, outputs, tolerance)])
     tensors.save(path, contents | stored)
+
+
+def _of_variants(contents: Mapping[str, _Value], prefix: str = f"{_VARIANT}.") -> dict[str, dict[str, _Value]]:
+    """Return what belongs to variants, by their names, under its own names."""
+    variants: dict[str, dict[str, _Value]] = {}
+    for key, value in contents.items():
+        if key.startswith(prefix):
+            variant, _, name = key.removeprefix(prefix).partition(".")
+            variants.setdefault(variant, {})[name] = value
+    return variants
 
 
 def limit_notes(tolerance: Tolerance) -> dict[str, str]:

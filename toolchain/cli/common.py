@@ -39,10 +39,16 @@ class ModelOptions:
     """How a model is imported."""
 
     shapes: tuple[str, ...] = option(
-        "--shape", multiple=True, metavar="NAME:1,3,224,224", help="Set the open dimensions of an input."
+        "--shape",
+        multiple=True,
+        metavar="NAME:1,3,224,224",
+        help="Set the open dimensions of an input. small=NAME:1,3,224,224 is for one of several variants.",
     )
     dims: tuple[str, ...] = option(
-        "--dim", multiple=True, metavar="NAME=SIZE", help="Set an open dimension by its name, in all inputs."
+        "--dim",
+        multiple=True,
+        metavar="NAME=SIZE",
+        help="Set an open dimension by its name, in all inputs. 320,640 or 64:640:32 make a variant for each size.",
     )
     fixed: tuple[str, ...] = option(
         "--fix", multiple=True, metavar="NAME=VALUE", help="Replace an input by a constant, such as sr=16000."
@@ -61,12 +67,21 @@ class ModelOptions:
         from toolchain.models.request import Model
 
         inputs = (input_options or InputFileOptions()).source(self.seed)
-        shapes, fixed, dims = (
-            assignments.parse_shapes(self.shapes),
-            assignments.parse_fixed(self.fixed),
-            assignments.parse_dims(self.dims),
-        )
-        return Model(source, shapes, inputs, fixed, dims, *assignments.parse_states(self.states))
+        given, fixed = assignments.parse_model_shapes(self.shapes, self.dims), assignments.parse_fixed(self.fixed)
+        states = assignments.parse_states(self.states)
+        return Model(source, given.shapes, inputs, fixed, given.dims, *states, variants=given.variants)
+
+    def plain_model(self, source: str, input_options: InputFileOptions | None = None) -> Model:
+        """Return a model with one set of shapes, as `model`.
+
+        Raises:
+            InputError: The options make several variants.
+        """
+        from toolchain.models import variants
+
+        model = self.model(source, input_options)
+        variants.check_plain(model)
+        return model
 
     @property
     def shape_arguments(self) -> list[str]:

@@ -43,7 +43,7 @@ class CompareOptions:
         from toolchain.progress import Stages
         from toolchain.records import SHIPPED
 
-        model, tuned = self.model.model(source, self.inputs), self.compiling
+        model, tuned = self.model.plain_model(source, self.inputs), self.compiling
         if tuned.no_records:
             raise InputError(
                 "compare needs the tuning records that --no-records leaves out", hint="leave --no-records out"

@@ -92,12 +92,28 @@ class DeployOptions:
                 "--unchecked is only for packages: a model is built with its reference outputs",
                 hint="leave --unchecked out",
             )
+        self._check_variants()
         if self.evaluate and self.unchecked:
             raise InputError("--evaluate and --unchecked contradict each other", hint="leave one of them out")
         if self.trials and built:
             raise InputError("--trials tunes a model, but this one is already built", hint="leave --trials out")
         if self.trials and self.compiling.no_records:
             raise InputError("--no-records ignores the records that --trials makes", hint="leave one of them out")
+
+    def _check_variants(self) -> None:
+        """Refuse options that are for one set of shapes."""
+        if not assignments.parse_model_shapes(self.model.shapes, self.model.dims).variants:
+            return
+        options = {"--trials": self.trials, "--evaluate": self.evaluate, "--int8": self.int8.folder}
+        options["--labels"] = self.inputs.labels
+        for name, value in options.items():
+            if value:
+                raise InputError(
+                    f"{name} is for one set of shapes, and these options make several variants",
+                    hint="tuning records of one shape apply to its variant: run `toolchain tune` for each shape first"
+                    if name == "--trials"
+                    else f"leave {name} out, or deploy a release for each shape",
+                )
 
     def requirement(self, source: str, conversion: OpenedConversion | None) -> Requirement | None:
         """Read the file of --evaluate.
@@ -199,7 +215,8 @@ def run_deploy(console: Console, source: str, options: DeployOptions) -> Result:
     )
     report = dataclasses.replace(deploy_model(job), board_reason=device.resolve().reason)
     result = options.report.write(report, "deploy")
-    return with_next(result, _next_commands(device, board, can_roll_back=report.can_roll_back))
+    following = _next_commands(device, board, can_roll_back=report.can_roll_back)
+    return with_next(result, [words for words in following if words[1] != "profile" or not report.variants])
 
 
 def _next_commands(device: SlotOptions, board: Board, *, can_roll_back: bool) -> list[list[str]]:
@@ -259,13 +276,26 @@ class RunOptions:
     )
     labels: Path | None = same(common.InputOptions, "labels")
     threads: int | None = same(common.MeasureOptions, "threads")
+    variant: str = option(
+        "--variant",
+        metavar="NAME",
+        default="",
+        help="Run this variant of a release with several. Default: the one that fits the arrays.",
+    )
 
     def request(self) -> RunRequest:
         """Return what to run, checked as far as that is possible without the device."""
         from toolchain.pipeline.run import RunRequest
 
         request = RunRequest(
-            self.output, self.npz, self.pictures, self.labels, self.threads or 0, self.stream, self.steps or 0
+            self.output,
+            self.npz,
+            self.pictures,
+            self.labels,
+            self.threads or 0,
+            self.stream,
+            self.steps or 0,
+            self.variant,
         )
         request.check()
         return request
@@ -351,6 +381,12 @@ class BenchOptions:
         "--energy", is_flag=True, help="Also measure the energy of an inference, which takes 20 s more."
     )
     rate: RateOptions = record(RateOptions)
+    variant: str = option(
+        "--variant",
+        metavar="NAME",
+        default="",
+        help="Measure this variant of a release with several. Default: all, each for its part of the time.",
+    )
 
     def check(self) -> Rate | None:
         """Return the rate to run at, or None; refuse options that cannot be combined.
@@ -380,7 +416,8 @@ def bench(console: Console, /, options: BenchOptions) -> Result:
     settings = dataclasses.replace(settings, energy=options.energy, rate=rate)
     with open_device(board, options.device, console.say) as device:
         preflight.before_bench(board, device)
-        report = bench_current(options.inputs.source(options.seed), device, settings, Stages(console.say))
+        source = options.inputs.source(options.seed)
+        report = bench_current(source, device, settings, Stages(console.say), options.variant)
         warnings = connection.cpu_warnings(device, report.facts, options.device, options.measuring.threads)
     reason = options.device.resolve().reason
     return options.report.write(dataclasses.replace(report, board_reason=reason, warnings=warnings), "bench")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,12 +36,38 @@ def inspect_model(
 
     Operators are listed as in the file and as imported; those that cannot be imported are named.
     """
-    from toolchain.models import inspection
+    from toolchain.models import inspection, variants
     from toolchain.models import source as models
 
     model = common.ModelOptions(shapes, dims, fixed).model(source)
-    inspected = inspection.inspect(models.load_request(model))
-    return Result(_inspection_table(inspected), inspected, as_json)
+    if not model.variants:
+        inspected = inspection.inspect(models.load_request(model))
+        return Result(_inspection_table(inspected), inspected, as_json)
+    of_variants = {
+        variant.name: inspection.inspect(models.load_request(model.of_variant(variant))) for variant in model.variants
+    }
+    variants.check_distinct({name: each.inputs for name, each in of_variants.items()})
+    first = next(iter(of_variants.values()))
+    document = {**dataclasses.asdict(first), "variants": [_variant(*item) for item in of_variants.items()]}
+    return Result([_variants_table(of_variants), "", _inspection_table(first)], document, as_json)
+
+
+def _variant(name: str, inspected: Inspection) -> dict[str, object]:
+    """Return what differs between the variants of a model."""
+    return {"name": name, "inputs": inspected.inputs, "outputs": inspected.outputs, "gflops": inspected.gflops}
+
+
+def _variants_table(of_variants: Mapping[str, Inspection]) -> Table:
+    rows = [
+        (
+            name,
+            ", ".join(map(str, inspected.inputs)),
+            ", ".join(map(_describe_output, inspected.outputs)),
+            "unknown" if inspected.gflops is None else f"{inspected.gflops:.3f}",
+        )
+        for name, inspected in of_variants.items()
+    ]
+    return Table(rows, ("VARIANT", "INPUTS", "OUTPUTS", "GFLOPS"), (3,))
 
 
 def _inspection_table(inspected: Inspection) -> Table:

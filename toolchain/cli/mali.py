@@ -143,7 +143,7 @@ def _launches(console: Console, source: str, board: Board, options: CostOptions)
         graph = compiler.load_graph(path, board)
         launches = network.launches(graph, backend_of(board).target)
     else:
-        request = options.compiling.request(options.model.model(source, options.inputs), board, console.say, None)
+        request = options.compiling.request(options.model.plain_model(source, options.inputs), board, console.say, None)
         launches = network.launches(compiler.schedule(request), request.backend.target)
     if not launches:
         raise InputError(f"{source} has no kernel for a GPU", hint="the whole model runs on the CPU, or is constant")

@@ -166,7 +166,7 @@ def quantize(console: Console, /, source: str, options: QuantizeOptions, *, as_j
     from toolchain.pipeline import pictures
 
     options.check()
-    request = options.model.model(source)
+    request = options.model.plain_model(source)
     loaded = model.load_request(request)
     for line in loaded.guessed:
         console.say(line)

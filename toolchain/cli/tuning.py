@@ -88,7 +88,7 @@ class TuneOptions:
             )
         board = self.device.board(**self.kernels.precision)
         return tune.TuneRequest(
-            model=self.model.model(source, self.inputs),
+            model=self.model.plain_model(source, self.inputs),
             boards=self.device.board_request(board, Path(source).stem, self.tracker, self.key, self.max_boards or 0),
             plan=dataclasses.replace(
                 tune.plan_for(board, self.search.plan(board, self.model.seed, self.threads)),
@@ -144,7 +144,7 @@ def tasks(console: Console, /, source: str, options: TaskOptions, *, as_json: bo
 
     board = options.board.board(**options.kernels.precision)
     request = BuildRequest(
-        options.model.model(source, options.inputs), board, without=options.kernels.excluded_templates(board)
+        options.model.plain_model(source, options.inputs), board, without=options.kernels.excluded_templates(board)
     )
     # before the extraction: a missing cost model is reported at once
     model = request.backend.cost_model(console.say) if options.cost else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,23 @@ from toolchain.backends.base import EXACT, NODES, OPERATIONS, SPARSE, Backend
 from toolchain.backends.cpu.lowering import PIPELINE
 from toolchain.board import Board
 from toolchain.bundle import Bundle, Reference, inventories, memory
-from toolchain.bundle.manifest import LARGEST_GRAPH, HalfOutput, InHalf, InInt8, Manifest, Modelled, Sparse, Tuned
-from toolchain.compile import applicable_records, executable, prepare
+from toolchain.bundle.manifest import (
+    LARGEST_GRAPH,
+    HalfOutput,
+    InHalf,
+    InInt8,
+    Manifest,
+    Modelled,
+    Sparse,
+    Tuned,
+    Variant,
+)
+from toolchain.compile import applicable_records, executable, prepare, variants
 from toolchain.compile.applicable_records import RecordSources
-from toolchain.compile.executable import ENTRY, Compiled, lift_constants
+from toolchain.compile.executable import ENTRY, lift_constants
 from toolchain.compile.nodes import nodes_by_call
 from toolchain.compile.request import BuildRequest, precision_options
+from toolchain.compile.variants import Merged
 from toolchain.errors import BuildError, InputError, VerificationError
 from toolchain.models import importer, origins, source, sparsity
 from toolchain.models.importer import ImportedModel
@@ -44,6 +55,21 @@ _MAX_OPERATIONS = 1e18  # `bundle.kernels` reads numbers of up to 18 digits
 
 
 @dataclass(frozen=True)
+class Network:
+    """A model for one set of shapes, and what its results are compared with.
+
+    Attributes:
+        imported: The model.
+        reference: Inputs and expected outputs, saved in the bundle; None for none.
+        variant: The name of the set of shapes; empty if it is the only one.
+    """
+
+    imported: ImportedModel
+    reference: Reference | None = None
+    variant: str = ""
+
+
+@dataclass(frozen=True)
 class _Scheduled:
     """A model on its way to machine code."""
 
@@ -56,14 +82,19 @@ class _Scheduled:
 class _Compilation:
     """What the files of a bundle are written from."""
 
-    imported: ImportedModel  # the model
+    networks: Sequence[Network]  # the model, for each set of shapes
     request: BuildRequest  # the options of the build
     driver: Cross  # the compiler that links the library
     applied: Applied  # the tuning records that were applied
-    compiled: Compiled  # the scheduled module and its weights
+    merged: Merged  # the scheduled modules and their weights
     modelled: Modelled | None  # the cycles that a model of the accelerator computes for it
     half: InHalf | None  # the difference of half precision from the reference
     int8: InInt8 | None  # the difference of the quantized model from the user's
+
+    @property
+    def imported(self) -> ImportedModel:
+        """The model, for its first set of shapes."""
+        return self.networks[0].imported
 
     @property
     def command(self) -> str:
@@ -100,6 +131,13 @@ def build(
         BuildError: TVM, the compiler or the linker failed.
         InputError: The folder holds something else than a bundle.
     """
+    return build_variants([Network(imported, reference)], request, folder, records=records)
+
+
+def build_variants(
+    networks: Sequence[Network], request: BuildRequest, folder: Path, *, records: RecordSources | None = None
+) -> Bundle:
+    """Compile a model for one or several sets of shapes into one bundle; arguments and errors as of `build`."""
     backend = request.backend
     if request.max_memory and backend.target.kind.name != "llvm":
         raise InputError(
@@ -108,34 +146,38 @@ def build(
         )
     sources = records or RecordSources()
     try:
-        return _build(imported, request, folder, reference, sources)
+        return _build(networks, request, folder, sources)
     except _MemoryLimitError as fault:
         larger = [name for name in backend.larger_weights if name not in request.without]
         if not larger:
             raise
         request.progress(f"{fault.message}: building again without {', '.join(larger)}, whose weights are larger")
         smaller = replace(request, without=(*request.without, *larger))
-        return _build(imported, smaller, folder, reference, sources)
+        return _build(networks, smaller, folder, sources)
 
 
 class _MemoryLimitError(BuildError):
     """A process would need more memory than it may have."""
 
 
-def _build(
-    imported: ImportedModel, request: BuildRequest, folder: Path, reference: Reference | None, records: RecordSources
-) -> Bundle:
-    backend, name = request.backend, imported.source.name
-    scheduled = _schedule(imported, request, records)
-    for remark in backend.remarks(scheduled.module):
+def _build(networks: Sequence[Network], request: BuildRequest, folder: Path, records: RecordSources) -> Bundle:
+    backend, name = request.backend, networks[0].imported.source.name
+    scheduled = _schedule_all(networks, request, records)
+    for remark in dict.fromkeys(line for each in scheduled for line in backend.remarks(each.module)):
         request.progress(remark)
     driver = cross.choose(request.board, request.toolchain)
-    modelled = _count_cycles(scheduled, backend)
+    modelled = _count_cycles(scheduled[0], backend)
     with _compile_errors(name):
-        half = compare_in_half(scheduled.module, imported, request, reference)
+        halves = [
+            compare_in_half(each.module, network.imported, request, network.reference)
+            for each, network in zip(scheduled, networks, strict=True)
+        ]
+    reference = _joint_reference(networks)
     int8 = reference.int8 if reference else None
-    compiled = lift_constants(scheduled.module)
-    work = _Compilation(imported, request, driver, scheduled.applied, compiled, modelled, half, int8)
+    with _compile_errors(name):
+        merged = variants.merge([lift_constants(each.module) for each in scheduled])
+    applied = _joint_records([each.applied for each in scheduled])
+    work = _Compilation(networks, request, driver, applied, merged, modelled, _worst(halves), int8)
     # All files are written aside, and replace an earlier bundle in one step: a failed build leaves it as it is.
     with bundle.replacing(folder) as staging:
         activations = _write(work, staging)
@@ -146,6 +188,41 @@ def _build(
         files.write_atomic(staging / bundle.MANIFEST, manifest.encoded())
         inventories.save(staging, manifest)
     return bundle.load(folder)
+
+
+def _joint_reference(networks: Sequence[Network]) -> Reference | None:
+    """Return the reference of all networks."""
+    own = networks[0].reference
+    if own is None or len(networks) == 1:
+        return own
+    others = {network.variant: network.reference for network in networks[1:] if network.reference}
+    return replace(own, variants=others)
+
+
+def _joint_records(applied: Sequence[Applied]) -> Applied:
+    """Return what was applied to all networks; a kernel of several of them counts as often."""
+    first = applied[0]
+    if len(applied) == 1:
+        return first
+    lines = dict.fromkeys(line for each in applied for line in each.records.splitlines(keepends=True))
+    return replace(
+        first,
+        tasks=sum(each.tasks for each in applied),
+        tuned=sum(each.tuned for each in applied),
+        shipped=sum(each.shipped for each in applied),
+        records=b"".join(lines),
+        modelled=next((each.modelled for each in applied if each.modelled), ""),
+    )
+
+
+def _worst(halves: Sequence[InHalf | None]) -> InHalf | None:
+    """Return the least exact of several networks in half precision."""
+
+    def badness(half: InHalf) -> tuple[bool, float]:
+        worst = max((float("inf") if output.max_rel is None else output.max_rel for output in half.outputs), default=0)
+        return not half.ok, worst
+
+    return max((half for half in halves if half), key=badness, default=None)
 
 
 def schedule(request: BuildRequest) -> tvm.IRModule:
@@ -186,7 +263,27 @@ def load_graph(path: Path, board: Board) -> tvm.IRModule:
 
 
 def _schedule(imported: ImportedModel, request: BuildRequest, records: RecordSources) -> _Scheduled:
-    backend, name = request.backend, imported.source.name
+    (scheduled,) = _schedule_all([Network(imported)], request, records)
+    return scheduled
+
+
+def _schedule_all(networks: Sequence[Network], request: BuildRequest, records: RecordSources) -> list[_Scheduled]:
+    backend, name = request.backend, networks[0].imported.source.name
+    lowered = [_lower(network, request, records) for network in networks]
+    with _compile_errors(name):
+        common = variants.common_choices([module for module, _ in lowered], backend) if len(lowered) > 1 else [{}]
+    scheduled = []
+    for (module, applied), choices in zip(lowered, common, strict=True):
+        with _compile_errors(name):
+            # A record is what was measured on the board: it counts more than the bytes of weights.
+            written = backend.apply_choices(applied.module, {**choices, **applied.choices})
+        scheduled.append(_Scheduled(module, applied, written))
+    return scheduled
+
+
+def _lower(network: Network, request: BuildRequest, records: RecordSources) -> tuple[tvm.IRModule, Applied]:
+    """Return a network as calls of kernels, and the same with the tuning records applied."""
+    imported, backend, name = network.imported, request.backend, network.imported.source.name
     with _compile_errors(name):
         lowered = backend.lower(prepare.rescale_for_half(imported, request))
     with _compile_errors(name):
@@ -198,10 +295,8 @@ def _schedule(imported: ImportedModel, request: BuildRequest, records: RecordSou
     for task in applied.skipped:
         request.progress(f"the tuning record of {task} no longer fits the kernel and is ignored")
     if line := applicable_records.summary(applied, records, request):
-        request.progress(line)
-    with _compile_errors(name):
-        module = backend.apply_choices(applied.module, applied.choices)
-    return _Scheduled(lowered, applied, module)
+        request.progress(f"variant {network.variant}: {line}" if network.variant else line)
+    return lowered, applied
 
 
 def _count_cycles(scheduled: _Scheduled, backend: Backend) -> Modelled | None:
@@ -241,28 +336,29 @@ def reproducible_text(script: str) -> str:
     return header + "".join(map(renumber, functions))
 
 
-def _write(work: _Compilation, staging: Path) -> int | None:
-    """Write the files that the manifest lists; return the bytes of activations, if they are known."""
-    graph = _graph(work)
+def _write(work: _Compilation, staging: Path) -> dict[str, int | None]:
+    """Write the files that the manifest lists; return the bytes of activations of each entry, if they are known."""
+    parts = zip(work.merged.parts, work.networks, strict=True)
+    graph = work.merged.join([_graph(part, network.imported) for part, network in parts])
     activations = _write_library(work, staging / bundle.LIBRARY)
     files.write_atomic(staging / bundle.GRAPH, _graph_json(graph))
     files.write_atomic(staging / bundle.GRAPH_TEXT, reproducible_text(graph.script()).encode())
-    files.write_atomic(staging / bundle.PARAMS, tensors.encode_aligned(work.compiled.params))
+    files.write_atomic(staging / bundle.PARAMS, tensors.encode_aligned(work.merged.params))
     if work.applied.tuned:
         files.write_atomic(staging / bundle.RECORDS, work.applied.records)
     return activations
 
 
-def _graph(work: _Compilation) -> tvm.IRModule:
+def _graph(compiled: tvm.IRModule, imported: ImportedModel) -> tvm.IRModule:
     """Return the module that the bundle shows: each kernel's computation and nodes of the file, but no schedule."""
     # A template's kernels have no body there: unrolled, they are less readable than the name of their layer.
     nothing = tvm.tirx.Evaluate(0)
     functions = {
         variable: function.with_body(nothing) if layer_of(function) else _with_operations(function)
-        for variable, function in work.compiled.module.functions_items()
+        for variable, function in compiled.functions_items()
     }
     module = tvm.IRModule(functions)
-    calls = json.dumps(nodes_by_call(module, work.imported.module), separators=(",", ":"))
+    calls = json.dumps(nodes_by_call(module, imported.module), separators=(",", ":"))
     # `calls` has the names of the nodes; TVM's spans would repeat them at each binding.
     module = origins.with_spans(module, {binding.var: None for binding in origins.bindings(module)})
     return tvm.IRModule(
@@ -305,26 +401,32 @@ def _compile_errors(name: str) -> Iterator[None]:
     interrupts.check()  # a Ctrl-C may have been lost in a callback of compiled code
 
 
-def _write_library(work: _Compilation, path: Path) -> int | None:
+def _write_library(work: _Compilation, path: Path) -> dict[str, int | None]:
     def link(output: str, objects: Sequence[str], **_: Any) -> None:
         work.driver.link(Path(output), [Path(item) for item in objects])
 
     name = work.imported.source.name
     with _compile_errors(name):
-        machine_code = executable.compile_module(work.compiled.module, work.request.backend.target)
+        machine_code = executable.compile_module(work.merged.module, work.request.backend.target, work.merged.entries)
     with _compile_errors(name):
         machine_code.executable.export_library(str(path), fcompile=link)
     return machine_code.activations
 
 
-def _manifest(work: _Compilation, staging: Path, activations: int | None) -> Manifest:
+def _manifest(work: _Compilation, staging: Path, activations: Mapping[str, int | None]) -> Manifest:
     board, backend, source, applied = work.request.board, work.request.backend, work.imported.source, work.applied
     tuned = Tuned()
     if applied.tuned or applied.shipped:
         digest = files.sha256_bytes(applied.records) if applied.tuned else ""
         tuned = Tuned(digest, applied.tasks, applied.tuned, applied.shipped, applied.modelled)
+    sets_of_shapes = [
+        Variant(network.variant, entry, network.imported.source.inputs, network.imported.outputs, order, size)
+        for network, entry, order, size in zip(
+            work.networks, work.merged.entries, work.merged.orders, activations.values(), strict=True
+        )
+    ]
     return Manifest(
-        schema=3,
+        schema=4 if len(sets_of_shapes) > 1 else 3,
         name=source.name,
         board=board.name,
         machine=board.machine,
@@ -335,7 +437,7 @@ def _manifest(work: _Compilation, staging: Path, activations: int | None) -> Man
         entry=ENTRY,
         library="model.so",
         params="params.safetensors",
-        params_order=tuple(work.compiled.params),
+        params_order=work.merged.orders[0],
         inputs=source.inputs,
         outputs=work.imported.outputs,
         # those that decide which libraries and loaders can read the bundle
@@ -349,10 +451,11 @@ def _manifest(work: _Compilation, staging: Path, activations: int | None) -> Man
         modelled=work.modelled,
         half=work.half,
         int8=work.int8,
-        activations=activations,
+        activations=activations[ENTRY],
         sparse=_sparse(work),
         states=source.states,
         pictures=work.request.pictures,
+        variants=tuple(sets_of_shapes) if len(sets_of_shapes) > 1 else (),
     )
 
 
@@ -362,7 +465,7 @@ def _check_memory(manifest: Manifest, work: _Compilation) -> None:
         return
     if planned is None:
         raise BuildError(f"the memory of {manifest.name} depends on its data", hint="leave --max-ram out")
-    largest = sorted(work.compiled.params.values(), key=lambda array: -array.nbytes)[:_LISTED_WEIGHTS]
+    largest = sorted(work.merged.params.values(), key=lambda array: -array.nbytes)[:_LISTED_WEIGHTS]
     weights = ", ".join(f"{'x'.join(map(str, array.shape))} {memory.mib(array.nbytes)}" for array in largest)
     smallest = -(-planned.peak // (1 << 20))
     raise _MemoryLimitError(
@@ -374,7 +477,7 @@ def _check_memory(manifest: Manifest, work: _Compilation) -> None:
 
 def _sparse(work: _Compilation) -> Sparse | None:
     """Count the kernels that leave out zero weights, and the zeros; None if there are no such kernels."""
-    kernels = sum(str(name.name_hint).startswith(SPARSE) for name, _ in work.compiled.module.functions_items())
+    kernels = sum(str(name.name_hint).startswith(SPARSE) for name, _ in work.merged.module.functions_items())
     measured = sparsity.measure(work.imported.source.proto.graph) if kernels else None
     if measured is None:
         return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,21 +75,22 @@ class _ConstantLifter(relax.PyExprMutator):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class MachineCode:
-    """An executable, ready to be exported, and the bytes that it allocates for activations; None if that is unknown."""
+    """An executable, ready to be exported, and the bytes that its functions allocate for activations, if known."""
 
     executable: VMExecutable
-    activations: int | None
+    activations: dict[str, int | None]
 
 
-def compile_module(module: tvm.IRModule, target: tvm.target.Target) -> MachineCode:
+def compile_module(module: tvm.IRModule, target: tvm.target.Target, entries: Sequence[str] = (ENTRY,)) -> MachineCode:
     """Compile a module.
 
     Args:
         module: Relax functions and scheduled kernels.
         target: What code is generated for. With a device beside the processor, there is one part.
+        entries: The functions that are networks.
     """
     if target.kind.name != "llvm":
-        return MachineCode(tvm.compile(module, target=target), None)
+        return MachineCode(tvm.compile(module, target=target), dict.fromkeys(entries))
     with target:
         lowered = relax.get_pipeline("default")(module)
     builder = relax.ExecBuilder()  # collects the bytecode; the kernels are compiled below
@@ -97,11 +98,11 @@ def compile_module(module: tvm.IRModule, target: tvm.target.Target) -> MachineCo
     kernels = vm_build._filter_tir(vm_build._vmcodegen(builder, lowered, "bytecode"))  # noqa: SLF001
     first, *others = _libraries(kernels, target) or [None]
     linked = VMExecutable(vm_build._ffi_api.VMLink(builder, target, first, others, {}))  # noqa: SLF001
-    return MachineCode(linked, _planned_bytes(lowered))
+    return MachineCode(linked, {entry: _planned_bytes(lowered, entry) for entry in entries})
 
 
-def _planned_bytes(lowered: tvm.IRModule) -> int | None:
-    """Return the bytes of all storage that `main` allocates; None if a size depends on the data."""
+def _planned_bytes(lowered: tvm.IRModule, entry: str) -> int | None:
+    """Return the bytes of all storage that a function allocates; None if a size depends on the data."""
     sizes: list[int | None] = []
 
     def visit(node: Any) -> None:
@@ -110,7 +111,7 @@ def _planned_bytes(lowered: tvm.IRModule) -> int | None:
             is_known = len(shape) > 0 and all(isinstance(size, tvm.tirx.IntImm) for size in shape)
             sizes.append(math.prod(int(size) for size in shape) if is_known else None)
 
-    relax.analysis.post_order_visit(lowered[ENTRY], visit)
+    relax.analysis.post_order_visit(lowered[entry], visit)
     known = [size for size in sizes if size is not None]
     return sum(known) if len(known) == len(sizes) else None
 

@@ -54,6 +54,19 @@ class BuildRequest:
         """Whether only the records that come with the toolchain are applied."""
         return str(self.records) == SHIPPED
 
+    def _variant_arguments(self) -> list[str]:
+        """Return the options that make the variants again."""
+        variants = self.model.variants
+        arguments: list[str] = []
+        for name in variants[0].dims if variants else ():
+            sizes = dict.fromkeys(str(variant.dims[name]) for variant in variants)
+            arguments += ["--dim", shlex.quote(f"{name}={','.join(sizes)}")]
+        for variant in variants:
+            for name, shape in sorted(variant.shapes.items()):
+                text = f"{variant.name}={name}:{','.join(map(str, shape))}"
+                arguments += ["--shape", shlex.quote(text)]
+        return arguments
+
     def command(self, origin: str) -> str:
         """Return the command that builds the bundle again, without options about records and without local folders.
 
@@ -66,6 +79,7 @@ class BuildRequest:
             arguments += ["--shape", f"{name}:{','.join(map(str, shape))}"]
         for name, size in sorted(self.model.dims.items()):
             arguments += ["--dim", shlex.quote(f"{name}={size}")]
+        arguments += self._variant_arguments()
         for name, result in self.model.states.items():
             arguments += ["--state", shlex.quote(f"{name}={result}")]
         arguments += ["--state", "auto"] if self.model.detection == "use" else []

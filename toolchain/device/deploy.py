@@ -10,6 +10,7 @@ import numpy as np
 
 from toolchain import temporary
 from toolchain.bundle import Bundle
+from toolchain.bundle.reference import RandomSamples
 from toolchain.device import application, pictures, runner, sampling, trust, verification
 from toolchain.device.application import Started
 from toolchain.device.connected import ConnectedDevice
@@ -22,8 +23,9 @@ from toolchain.device.shipment import Transfer
 from toolchain.device.store import Generation
 from toolchain.device.trust import Verified
 from toolchain.device.verification import Fidelity, Samples
+from toolchain.errors import OutputError
 from toolchain.native.programs import Program
-from toolchain.progress import Stages
+from toolchain.progress import Stages, stage
 from toolchain.tensors import Difference
 
 
@@ -59,6 +61,15 @@ class Settings:
 
 
 @dataclass(frozen=True)
+class VariantChecked:
+    """A variant of a release whose outputs on the device were compared; fields as of `Deployment`."""
+
+    name: str
+    difference: Difference | None
+    fidelity: Fidelity | None
+
+
+@dataclass(frozen=True)
 class Deployment:
     """A finished deploy.
 
@@ -74,6 +85,7 @@ class Deployment:
         fidelity: The comparison of many samples; None if there was only one.
         verified: The device's check of the signatures; None if it accepts unsigned releases.
         pictures: The check of the release's steps for pictures; None if it has none, or no reference.
+        variants: The comparisons of all variants, the first one's being those above; none without variants.
     """
 
     digest: str
@@ -87,6 +99,7 @@ class Deployment:
     fidelity: Fidelity | None = None
     verified: Verified | None = None
     pictures: PicturesChecked | None = None
+    variants: tuple[VariantChecked, ...] = ()
 
 
 def deploy(
@@ -115,40 +128,74 @@ def deploy(
             outputs, or its application is not healthy. It keeps the previous release.
         DeviceError: The device is lost, busy or full, or the model does not run on it.
     """
-    samples = verification.samples_of(bundle, unchecked=settings.unchecked)
-    random = verification.random_reference(bundle, settings.samples)
+    first, *others = bundle.manifest.variant_names
+    samples = verification.samples_of(bundle, unchecked=settings.unchecked, variant=first)
+    random = verification.random_reference(bundle, settings.samples, first)
     with stages.timed("deploy"):
         release = DeviceRelease.of_bundle(bundle, program, device, settings.threads)
         if device.entry.run:
             application.check_tools(device.store)
     with temporary.folder() as work:
         with stages.timed("deploy"):
-            installed = release.install(samples.inputs, Path(work), stages.tell, library)
-        with stages.timed("smoke"):
-            run = installed.run(runner.SMOKE)
-            difference = verification.check_outputs(run, samples, bundle.manifest, settings.tolerance)
+            installed = release.of_variant(first).install(samples.inputs, Path(work), stages.tell, library)
+        run, checked = _check_outputs(installed, samples, random, settings, stages)
         with stages.timed("smoke"):
             of_picture = _check_pictures(release, samples, settings.tolerance)
-        with stages.timed("samples" if random else "smoke"):
-            compared = verification.check_samples(release, random, settings.tolerance, stages.tell) if random else None
+        of_others = [_check_variant(release.of_variant(name), settings, stages) for name in others]
         if settings.accept:
             settings.accept(release)
         # Only here does the new release become current: all checks before leave the device as it was.
-        device.store.releases.mark(bundle.digest, unchecked=difference is None)
+        device.store.releases.mark(bundle.digest, unchecked=checked.difference is None)
         changed, started, verified = _make_current(installed, library, stages)
     return Deployment(
         digest=bundle.digest,
         changed=changed,
         facts=release.facts,
         transfer=Transfer.of(installed.sent, device.shell),
-        difference=difference,
+        difference=checked.difference,
         reference=samples.runtime,
         run=run,
         application=started,
-        fidelity=compared,
+        fidelity=checked.fidelity,
         verified=verified,
         pictures=of_picture,
+        variants=(checked, *of_others) if others else (),
     )
+
+
+def _check_outputs(
+    installed: Installed, samples: Samples, random: RandomSamples | None, settings: Settings, stages: Stages
+) -> tuple[Run, VariantChecked]:
+    """Run a release once, and on random samples if there are any, and compare its outputs."""
+    release = installed.release
+    try:
+        with stages.timed("smoke"):
+            run = installed.run(runner.SMOKE)
+            difference = verification.check_outputs(run, samples, release.manifest, settings.tolerance)
+        fidelity = None
+        if random:
+            with stages.timed("samples"):
+                fidelity = verification.check_samples(release, random, settings.tolerance, stages.tell)
+    except OutputError as fault:
+        if not release.variant:
+            raise
+        message = f"variant {release.variant}: {fault.message}"
+        raise OutputError(message, details=fault.details, hint=fault.hint) from fault
+    return run, VariantChecked(release.variant, difference, fidelity)
+
+
+def _check_variant(release: DeviceRelease, settings: Settings, stages: Stages) -> VariantChecked:
+    """Compare the outputs of a variant with its own reference; the files of the release are on the device."""
+    bundle, name = release.bundle, release.variant
+    if bundle is None:
+        raise ValueError("only a bundle on this machine has a reference")
+    samples = verification.samples_of(bundle, unchecked=settings.unchecked, variant=name)
+    random = verification.random_reference(bundle, settings.samples, name)
+    stages.tell(stage(f"checking variant {name}"))
+    with temporary.folder() as work:
+        installed = replace(release, bundle=None).install(samples.inputs, Path(work))
+        _, checked = _check_outputs(installed, samples, random, settings, stages)
+    return checked
 
 
 def _check_pictures(release: DeviceRelease, samples: Samples, tolerance: float | None) -> PicturesChecked | None:

@@ -117,6 +117,7 @@ class DeviceRelease:
         digest: The digest of the release.
         threads: Threads of the model; 0 means every CPU.
         bundle: Its files on this machine; None if the device has them.
+        variant: The set of shapes that is run, whose manifest this is; empty if there is one, or for the first.
     """
 
     device: ConnectedDevice
@@ -126,6 +127,15 @@ class DeviceRelease:
     digest: str
     threads: int = 0
     bundle: Bundle | None = None
+    variant: str = ""
+
+    def of_variant(self, name: str) -> DeviceRelease:
+        """Return the release with one of its sets of shapes; with an empty name, as it is.
+
+        Raises:
+            InputError: It has no such variant.
+        """
+        return dataclasses.replace(self, manifest=self.manifest.of_variant(name), variant=name) if name else self
 
     @classmethod
     def of_bundle(cls, bundle: Bundle, program: Program, device: ConnectedDevice, threads: int = 0) -> DeviceRelease:
@@ -200,7 +210,8 @@ class Installed:
     steps: int = 0
 
     def complete(self, plan: Plan) -> Plan:
-        """Return a plan that runs the inputs as a sequence, if the model has a state and the plan no samples."""
+        """Return a plan for its variant; it runs the inputs as a sequence if there is a state and no samples."""
+        plan = dataclasses.replace(plan, variant=self.release.variant)
         return dataclasses.replace(plan, samples=self.steps, sequence=True) if self.steps and not plan.samples else plan
 
     def run(self, plan: Plan, environment: Mapping[str, str] | None = None) -> Run:

@@ -87,7 +87,7 @@ class Plan:
     keeps its state between them; the first step gets it from a file of the device, `state_in`, or else it is zeros, and
     the last one leaves it in `state_out`. With a `rate`, the model then runs at that rate.
     With `objects`, the inputs are raw pictures, and what these give has at most so many bytes; with `keep_input`, the
-    input that was made of the last one is fetched, too.
+    input that was made of the last one is fetched, too. `variant` is one of a release that has several.
     """
 
     budget_s: float = 10.0
@@ -102,6 +102,7 @@ class Plan:
     state_out: str = ""
     objects: int = 0
     keep_input: bool = False
+    variant: str = ""
 
 
 SMOKE = Plan(budget_s=0.0, min_runs=1, max_runs=0)
@@ -180,8 +181,9 @@ def command(folders: Mapping[str, str], release: str, folder: str, plan: Plan, t
     argv += ["--max-runs", str(plan.max_runs), "--budget-ms", str(round(plan.budget_s * 1000))]
     argv += ["--samples", str(plan.samples)] if plan.samples else []
     argv += ["--sequence"] if plan.sequence else []
-    for option, path in (("--state-in", plan.state_in), ("--state-out", plan.state_out)):
-        argv += [option, path] if path else []
+    valued = (("--state-in", plan.state_in), ("--state-out", plan.state_out), ("--variant", plan.variant))
+    for option, value in valued:
+        argv += [option, value] if value else []
     argv += ["--objects", f"{folder}/objects"] if plan.objects else []
     argv += ["--keep-input"] if plan.keep_input else []
     argv += [] if plan.pinned else ["--no-pin"]

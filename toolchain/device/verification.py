@@ -5,18 +5,19 @@ A kernel may be wrong for values that one input lacks.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from toolchain import bundle as bundles
 from toolchain import files, rankings, states, tensors
 from toolchain.bundle import Bundle
 from toolchain.bundle.manifest import Manifest
-from toolchain.bundle.reference import RandomSamples
+from toolchain.bundle.reference import RandomSamples, Reference
 from toolchain.device import sampling
 from toolchain.device.installed import DeviceRelease
 from toolchain.device.runner import Run
@@ -65,17 +66,20 @@ def check_referenced(bundle: Bundle, *, unchecked: bool) -> None:
         )
 
 
-def samples_of(bundle: Bundle, *, unchecked: bool = False) -> Samples:
+def samples_of(bundle: Bundle, *, unchecked: bool = False, variant: str = "") -> Samples:
     """Read a bundle's reference; without one, if `unchecked`, return random inputs and no expected outputs.
+
+    `variant` is one of several sets of shapes; empty for the first.
 
     Raises:
         VerificationError: As `check_referenced`; or the reference is not valid.
     """
     check_referenced(bundle, unchecked=unchecked)
     if bundle.reference is None:
-        return Samples(random_inputs(bundle.manifest), None)
-    reference = bundles.Reference.read(bundle.reference)
+        return Samples(random_inputs(bundle.manifest.of_variant(variant)), None)
+    reference = _read_reference(bundle)
     reference.check(bundle.manifest)
+    reference = reference.of_variant(variant)
     reference.check_comparable()
     return Samples(
         reference.inputs,
@@ -85,6 +89,22 @@ def samples_of(bundle: Bundle, *, unchecked: bool = False) -> Samples:
         reference.rankings,
         reference.picture if bundle.manifest.pictures else None,
     )
+
+
+def _read_reference(bundle: Bundle) -> Reference:
+    """Read a bundle's reference; each variant of a bundle asks for it, and it is read once."""
+    path = bundle.reference
+    if path is None:
+        raise ValueError(f"{bundle.manifest.name} has no reference")
+    if not bundle.manifest.variants:
+        return Reference.read(path)
+    status = path.stat()
+    return _read_once(path, (status.st_mtime_ns, status.st_size, status.st_ino))
+
+
+@functools.lru_cache(maxsize=1)
+def _read_once(path: Path, _status: tuple[int, ...]) -> Reference:
+    return Reference.read(path)
 
 
 def random_inputs(manifest: Manifest) -> Tensors:
@@ -142,8 +162,10 @@ class Fidelity:
     rows: int
 
 
-def random_reference(bundle: Bundle, count: int) -> RandomSamples | None:
+def random_reference(bundle: Bundle, count: int, variant: str = "") -> RandomSamples | None:
     """Return the reference outputs of the first `count` random samples of a bundle; None for a single sample.
+
+    `variant` is one of several sets of shapes; empty for the first.
 
     Raises:
         InputError: The bundle has fewer samples.
@@ -151,7 +173,7 @@ def random_reference(bundle: Bundle, count: int) -> RandomSamples | None:
     """
     if count == 1:
         return None
-    reference = bundles.Reference.read(bundle.reference).random if bundle.reference else None
+    reference = _read_reference(bundle).of_variant(variant).random if bundle.reference else None
     available = len(reference.samples) if reference else 1 if bundle.reference else 0
     if reference is None or available < count:
         origin = bundle.manifest.model.get("origin", "MODEL")

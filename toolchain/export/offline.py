@@ -24,6 +24,7 @@ from toolchain.device import fit, lock, runner, scripts, trust, verification
 from toolchain.device.probe import script as probe_script
 from toolchain.device.runner import Plan
 from toolchain.device.shipment import SPARE_KIB, Shipment
+from toolchain.errors import InputError
 from toolchain.native import elf
 from toolchain.native.programs import RUNNER, Program
 
@@ -129,7 +130,14 @@ def prepare(
     Raises:
         VerificationError: The reference is missing (unless `unchecked`) or does not fit the model, or the runner has
             another version of TVM than the bundle.
+        InputError: The bundle has variants: an update compares one set of shapes on the device.
     """
+    if bundle.manifest.variants:
+        raise InputError(
+            f"{bundle.manifest.name} has {len(bundle.manifest.variants)} variants, and an update compares one",
+            details="\n".join(map(str, bundle.manifest.variants)),
+            hint="use `toolchain deploy`, or export a package for each set of shapes, with --slot",
+        )
     fit.check_versions(bundle.manifest, program.versions)
     samples = verification.samples_of(bundle, unchecked=unchecked)
     with temporary.folder() as folder:

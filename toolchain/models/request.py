@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from toolchain.models import inputs
@@ -11,6 +11,15 @@ from toolchain.pictures import Steps
 
 Detection = Literal["propose", "use", "off"]
 """What happens to outputs that look like a state: a line about them, or they are the state, or nothing."""
+
+
+@dataclass(frozen=True)
+class VariantShapes:
+    """One of several sets of shapes that a model is built for, under its name."""
+
+    name: str
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of inputs by name
+    dims: Mapping[str, int] = field(default_factory=dict)  # sizes of open dimensions by name
 
 
 @dataclass(frozen=True)
@@ -26,3 +35,8 @@ class Model:
     states: Mapping[str, str] = field(default_factory=dict)
     detection: Detection = "propose"  # what happens to outputs that look like a state
     pictures: Steps | None = None  # steps for pictures; None for those of a pipeline.toml beside the file, if any
+    variants: tuple[VariantShapes, ...] = ()  # the shapes of each variant beside those of all; none for one set
+
+    def of_variant(self, variant: VariantShapes) -> Model:
+        """Return the model with the shapes of one of its variants."""
+        return replace(self, shapes={**self.shapes, **variant.shapes}, dims={**self.dims, **variant.dims}, variants=())

@@ -13,7 +13,18 @@ from onnx import shape_inference
 
 from toolchain import files
 from toolchain.errors import InputError, did_you_mean
-from toolchain.models import canonical, dimensions, draws, inputs, model_size, protos, signature, state_pairs, zoo
+from toolchain.models import (
+    canonical,
+    dimensions,
+    draws,
+    inputs,
+    model_size,
+    protos,
+    signature,
+    state_pairs,
+    variants,
+    zoo,
+)
 from toolchain.models.formats import recognise
 from toolchain.models.request import Model
 from toolchain.states import StatePair, of_step
@@ -74,7 +85,12 @@ class SourceModel:
 
 
 def load_request(model: Model) -> SourceModel:
-    """Read the model that a user names; dimensions that the options leave open are those of the input file."""
+    """Read the model that a user names; dimensions that the options leave open are those of the input file.
+
+    Raises:
+        InputError: As `load`; or the model has several variants.
+    """
+    variants.check_plain(model)
     array_shapes = inputs.shapes(model.given.npz) if model.given.npz else {}
     if model.states or model.detection == "use":
         # Their first axis is that of steps, and no dimension of the model.

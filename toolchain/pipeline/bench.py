@@ -15,35 +15,38 @@ from toolchain.device.energy import Energy
 from toolchain.device.installed import DeviceRelease
 from toolchain.device.lock import Owner
 from toolchain.models import inputs
-from toolchain.pipeline import device_programs, pictures
-from toolchain.pipeline.deploy import measure, read_labels, top_classes
+from toolchain.pipeline import device_programs, pictures, variants
+from toolchain.pipeline.deploy import read_labels, top_classes
 from toolchain.pipeline.report import Report
 from toolchain.progress import Stages, stage
 from toolchain.tensors import Tensors
 
 
-def bench_current(source: inputs.Source, device: ConnectedDevice, settings: Settings, stages: Stages) -> Report:
-    """Measure the current release of a device.
+def bench_current(
+    source: inputs.Source, device: ConnectedDevice, settings: Settings, stages: Stages, variant: str = ""
+) -> Report:
+    """Measure the current release of a device: each of its variants, or the named one.
 
     Raises:
-        InputError: Inputs or labels do not fit it.
+        InputError: Inputs, labels or the variant do not fit it.
         VerificationError: It was built for another board.
     """
     store, owner = device.store, Owner.here("bench")
     store.settle(owner)
     expected = bench.current(store, device.name)
     # Inputs that do not fit are refused before a runner is built.
-    arrays, labels = _read_inputs(source, expected.manifest, device, settings)
+    arrays, labels = _read_inputs(source, expected.manifest, device, settings, variant)
     runner = device_programs.runner(device.board, stages)
     with store.lock(owner):
         current = bench.current(store, device.name)
         if current.generation.digest != expected.generation.digest:  # a deploy that was waited for has changed it
-            arrays, labels = _read_inputs(source, current.manifest, device, settings)
-        measurement = measure(runner, device, arrays, settings, stages)
+            arrays, labels = _read_inputs(source, current.manifest, device, settings, variant)
+        measured = variants.measure(runner, device, arrays, settings, stages)
+        (name, measurement), *_ = measured.items()
         joules = None
         if settings.energy:
-            release = current.release(runner, device, settings.threads)
-            joules = _energy(release, measurement, arrays, settings, stages)
+            release = current.release(runner, device, settings.threads).of_variant(name)
+            joules = _energy(release, measurement, arrays[name], settings, stages)
     manifest, digest = current.manifest, current.generation.digest
     return Report(
         board=device.board.name,
@@ -55,8 +58,9 @@ def bench_current(source: inputs.Source, device: ConnectedDevice, settings: Sett
         facts=store.facts(),
         stages=stages.seconds,
         measurement=measurement,
+        variants=variants.results(manifest, measured),
         transfer=measurement.transfer,
-        top=top_classes(labels, measurement, manifest),
+        top=top_classes(labels, measurement, manifest.of_variant(name)),
         modelled=manifest.modelled,
         half=manifest.half,
         int8=manifest.int8,
@@ -69,11 +73,15 @@ def bench_current(source: inputs.Source, device: ConnectedDevice, settings: Sett
 
 
 def _read_inputs(
-    source: inputs.Source, manifest: Manifest, device: ConnectedDevice, settings: Settings
-) -> tuple[Tensors, list[str]]:
-    """Return inputs and labels that fit a release of this board, or refuse them."""
+    source: inputs.Source, manifest: Manifest, device: ConnectedDevice, settings: Settings, variant: str
+) -> tuple[dict[str, Tensors], list[str]]:
+    """Return the inputs of each variant and the labels that fit a release of this board, or refuse them."""
     check_board(manifest, device.board, root=device.store.folder)
-    return pictures.make_inputs(source, manifest), read_labels(settings.labels, manifest)
+    names = variants.chosen(source, manifest, variant)
+    variants.check_options(manifest, names, settings)
+    arrays: dict[str, Tensors]
+    arrays = {name: pictures.make_inputs(source, manifest.of_variant(name)) for name in names}
+    return arrays, read_labels(settings.labels, manifest.of_variant(names[0]))
 
 
 def _energy(

@@ -37,8 +37,21 @@ class Built:
         half = self.bundle.manifest.half
         planned = memory.planned(self.bundle.manifest)
         lines: list[str | Table] = [line, *([f"memory: {planned}"] if planned else []), *(half.lines() if half else ())]
+        lines += ["", self._variants()] if self.bundle.manifest.variants else []
         lines += ["", *self.costs.shown()] if self.costs else []
         return line if len(lines) == 1 else lines
+
+    def _variants(self) -> Table:
+        rows = [
+            (
+                variant.name,
+                ", ".join(map(str, variant.inputs)),
+                ", ".join(map(str, variant.outputs)),
+                "" if variant.activations is None else memory.mib(variant.activations),
+            )
+            for variant in self.bundle.manifest.variants
+        ]
+        return Table(rows, ("Variant", "Inputs", "Outputs", "Activations"), (3,), name="sets of shapes")
 
     def refusal(self) -> ToolchainError | None:
         """Return the error of half precision beyond its limit, or of costs; the bundle is complete nevertheless."""
@@ -71,6 +84,7 @@ class Built:
             ("made by", manifest.command),
         ]
         sections = [Section("The bundle", [Facts(facts)])]
+        sections += [Section("Variants", [self._variants()])] if manifest.variants else []
         sections += [Section(f"{half.title}, emulated", [half_section(half)])] if half else []
         sections += self.costs.sections() if self.costs else []
         marks = [MODELLED] if self.costs or records.modelled else []

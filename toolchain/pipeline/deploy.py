@@ -19,15 +19,13 @@ from toolchain.device.deploy import Settings
 from toolchain.device.installed import DeviceRelease
 from toolchain.device.lock import Owner
 from toolchain.device.probe.facts import DeviceFacts
-from toolchain.device.runner import Plan
 from toolchain.models import inputs
 from toolchain.models.inputs import Guess
 from toolchain.native.programs import Program
-from toolchain.pipeline import device_programs, pictures, preflight
+from toolchain.pipeline import device_programs, pictures, preflight, variants
 from toolchain.pipeline.report import Report
 from toolchain.pipeline.source import BundleSource, Loaded
 from toolchain.progress import Stages, stage
-from toolchain.tensors import Tensors
 
 if TYPE_CHECKING:
     from toolchain.pipeline.evaluate import Evaluation, Prepared, Requirement
@@ -140,16 +138,20 @@ def deploy_bundle(
     check_board(manifest, device.board)
     labels = read_labels(settings.labels, manifest)
     library = device_programs.library(device.board, stages) if settings.library else None
-    arrays = (
-        pictures.make_inputs(own_inputs, manifest)
+    arrays = {
+        name: pictures.make_inputs(own_inputs, manifest.of_variant(name))
         if own_inputs
-        else verification.samples_of(bundle, unchecked=True).inputs
-    )
+        else verification.samples_of(bundle, unchecked=True, variant=name).inputs
+        for name in variants.chosen(own_inputs, manifest)
+    }
     stages.tell(stage(f"deploying {manifest.name} to {device.store.place}"))
     with device.store.lock(Owner.here(f"deploy {manifest.name}")):
         deployment = deploy.deploy(bundle, runner, device, settings, stages, library)
         bench.check_current(device.store, bundle.digest, device.name)
-        measurement = measure(runner, device, arrays, settings, stages)
+        measured = variants.measure(runner, device, arrays, settings, stages)
+    first = next(iter(measured))
+    checked = {variant.name: variant for variant in deployment.variants}
+    of_first = checked.get(first, deployment)  # which is not the release's first, where the user's arrays fit another
     return Report(
         board=device.board.name,
         host=device.name,
@@ -158,18 +160,19 @@ def deploy_bundle(
         emulated=device.emulated,
         facts=deployment.facts,
         stages=stages.seconds,
-        measurement=measurement,
+        measurement=measured[first],
+        variants=variants.results(manifest, measured, checked),
         reference=deployment.reference,
-        difference=deployment.difference,
+        difference=of_first.difference,
         transfer=deployment.transfer,
-        top=top_classes(labels, measurement, manifest),
+        top=top_classes(labels, measured[first], manifest),
         modelled=manifest.modelled,
         half=manifest.half,
         int8=manifest.int8,
         sparse=manifest.sparse,
         states=manifest.states,
         application=deployment.application,
-        fidelity=deployment.fidelity,
+        fidelity=of_first.fidelity,
         unchecked=deployment.difference is None,
         verified=deployment.verified,
         pictures=deployment.pictures,
@@ -177,17 +180,6 @@ def deploy_bundle(
         slot=device.store.slot,
         can_roll_back=len(device.store.releases.generations()) > 1,
     )
-
-
-def measure(
-    runner: Program, device: ConnectedDevice, arrays: Tensors, settings: Settings, stages: Stages
-) -> Measurement:
-    """Time the current release of a device whose lock is held."""
-    stages.tell(stage(f"measuring for {settings.budget_s:g} s"))
-    with stages.timed("bench"):
-        plan = Plan(settings.budget_s, pinned=settings.pinned, rate=settings.rate)
-        current = bench.current(device.store, device.name)
-        return bench.measure(current.release(runner, device, settings.threads), arrays, plan, stages.tell)
 
 
 def read_labels(path: Path | None, manifest: Manifest) -> list[str]:

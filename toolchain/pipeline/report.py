@@ -19,6 +19,7 @@ from toolchain.device.verification import Fidelity
 from toolchain.device.waiting import Waited
 from toolchain.models.inputs import Guess
 from toolchain.pipeline import periodic
+from toolchain.pipeline.variants import VariantResult
 from toolchain.states import StatePair
 from toolchain.tensors import Difference
 
@@ -64,6 +65,7 @@ class Report:
     board_reason: str = ""  # why a probe of the device chose this board type; empty if the user named it
     slot: str = ""  # the slot of the device's store; empty for the store's own releases
     pictures: PicturesChecked | None = None  # the check of the steps for pictures; None if the release has none
+    variants: tuple[VariantResult, ...] = ()  # of a release with several sets of shapes, each that was measured
     can_roll_back: bool = False  # whether the device keeps an earlier release
 
     @property
@@ -75,14 +77,15 @@ class Report:
     def all_warnings(self) -> list[str]:
         """Every doubt about the result."""
         measured = self.measurement
-        return [*self.warnings, *periodic.warnings(measured.run.periodic), *measured.warnings]
+        of_variants = [
+            f"variant {result.name}: {warning}" for result in self.variants for warning in result.measurement.warnings
+        ]
+        own = of_variants if len(self.variants) > 1 else measured.warnings
+        return [*self.warnings, *periodic.warnings(measured.run.periodic), *own]
 
     def document(self) -> dict[str, Any]:
         """Return the report as JSON's types; docs/report.md describes every field."""
-        measured, fidelity, modelled = self.measurement, None, None
-        if self.fidelity:
-            fields = ("samples", "seed", "worst", "beyond", "flips", "rows")
-            fidelity = {name: getattr(self.fidelity, name) for name in fields} | _difference(self.fidelity.difference)
+        measured, fidelity, modelled = self.measurement, _fidelity(self.fidelity), None
         if accelerator := self.modelled:
             derived = {"ms": accelerator.milliseconds, "gops": accelerator.gops, "utilisation": accelerator.utilisation}
             modelled = asdict(accelerator) | {name: round(value, 4) for name, value in derived.items()}
@@ -96,9 +99,10 @@ class Report:
             "bundle_digest": f"sha256:{self.bundle_digest}",
             "emulated": self.emulated,
             "state": {"pairs": [asdict(pair) for pair in self.states], "steps": self.steps} if self.states else None,
-            "outputs": self._outputs(),
+            "outputs": _outputs(self.difference, self.reference),
             "unchecked": self.unchecked,
             "fidelity": fidelity,
+            "variants": [self._variant(result) for result in self.variants],
             "pictures": asdict(self.pictures) if self.pictures else None,
             "evaluation": self.evaluation.summary() if self.evaluation else None,
             "quantized": self.quantized,
@@ -127,21 +131,41 @@ class Report:
             "top": [{**asdict(guess), "score": _finite(guess.score)} for guess in self.top],
         }
 
-    def _outputs(self) -> dict[str, Any]:
-        if self.difference is None:
-            return {"reference": None, "max_abs_diff": None, "max_rel_diff": None, "tolerance": None, "ok": None}
-        outputs = [
-            {
-                "name": output.name,
-                "max_abs_diff": _finite(output.max_abs),
-                "max_rel_diff": _finite(output.max_rel),
-                "tolerance": _finite(output.limit.value),
-                "reason": output.limit.reason,
-                "ok": output.ok,
-            }
-            for output in self.difference.outputs
-        ]
-        return {"reference": self.reference, **_difference(self.difference), "each": outputs}
+    def _variant(self, result: VariantResult) -> dict[str, Any]:
+        measured = result.measurement
+        return {
+            "name": result.name,
+            "inputs": [{"name": spec.name, "shape": spec.shape, "dtype": spec.dtype} for spec in result.inputs],
+            "outputs": _outputs(result.difference, self.reference),
+            "fidelity": _fidelity(result.fidelity),
+            "latency_ms": asdict(measured.latency),
+            "peak_rss_kib": measured.run.peak_rss_kib,
+            "warnings": measured.warnings,
+        }
+
+
+def _fidelity(fidelity: Fidelity | None) -> dict[str, Any] | None:
+    if fidelity is None:
+        return None
+    fields = ("samples", "seed", "worst", "beyond", "flips", "rows")
+    return {name: getattr(fidelity, name) for name in fields} | _difference(fidelity.difference)
+
+
+def _outputs(difference: Difference | None, reference: str) -> dict[str, Any]:
+    if difference is None:
+        return {"reference": None, "max_abs_diff": None, "max_rel_diff": None, "tolerance": None, "ok": None}
+    outputs = [
+        {
+            "name": output.name,
+            "max_abs_diff": _finite(output.max_abs),
+            "max_rel_diff": _finite(output.max_rel),
+            "tolerance": _finite(output.limit.value),
+            "reason": output.limit.reason,
+            "ok": output.ok,
+        }
+        for output in difference.outputs
+    ]
+    return {"reference": reference, **_difference(difference), "each": outputs}
 
 
 def _difference(difference: Difference) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toolchain import temporary, tensors
+from toolchain import temporary, tensors, variants
 from toolchain.board import Board
 from toolchain.bundle.manifest import Manifest
 from toolchain.compile.request import BuildRequest
@@ -190,17 +190,21 @@ class Release:
     def run(self, values: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Run it once on arrays by name, and return its outputs by name; a model with a state begins with zeros.
 
+        Of several variants, the one that has the shapes of the arrays runs.
+
         Raises:
             InputError: The arrays do not have the model's shapes and types.
             DeviceError: The device, or its lock, is lost; or the model does not run.
         """
         self.rig.check()
         arrays = {name: np.asarray(value) for name, value in values.items()}
-        if faults := tensors.check_signature(arrays, self.manifest.step_inputs):
+        signatures = {variant.name: variant.inputs for variant in self.manifest.variants}
+        release = self.release.of_variant(variants.select(signatures, arrays, "these") if signatures else "")
+        if faults := tensors.check_signature(arrays, release.manifest.step_inputs):
             raise InputError("the arrays do not fit the model's inputs", details="\n".join(faults))
         series = Series(1, lambda _: {name: value[None] for name, value in arrays.items()}, single=True)
-        outputs = sampling.run_all(self.release, series).outputs
-        return tensors.cut({name: value[0] for name, value in outputs.items()}, self.manifest.outputs)
+        outputs = sampling.run_all(release, series).outputs
+        return tensors.cut({name: value[0] for name, value in outputs.items()}, release.manifest.outputs)
 
     def gate(self, base: str, settings: GateSettings) -> Gate:
         """Gate it against another release, in turns.

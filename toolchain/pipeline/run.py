@@ -26,7 +26,7 @@ from toolchain.models import inputs, series, stream
 from toolchain.models.inputs import Guess
 from toolchain.models.series import Series
 from toolchain.models.stream import STANDARD_INPUT
-from toolchain.pipeline import device_programs
+from toolchain.pipeline import device_programs, variants
 from toolchain.pipeline.deploy import read_labels
 from toolchain.pipeline.report import waited_rows
 from toolchain.progress import Stages
@@ -44,6 +44,7 @@ class RunRequest:
     threads: int = 0  # 0 means the board file's number
     stream: Path | None = None  # the steps of a model with a state: a file, or `-` for standard input
     steps: int = 0  # how many of them; 0 means all, or without a stream that the input is run once
+    variant: str = ""  # of a release with several; empty for the one that the arrays fit, or for the first
 
     @property
     def is_sequence(self) -> bool:
@@ -77,6 +78,16 @@ class RunRequest:
                     f"{path} is an input, which --output would overwrite", hint="choose another output file"
                 )
         arrays.check_target(self.output)
+
+    def choose(self, manifest: Manifest) -> str:
+        """Return the variant of a release that is run; empty for one without variants.
+
+        Raises:
+            InputError: There is no such variant, or the arrays fit none.
+        """
+        if self.variant:
+            return variants.chosen(None, manifest, self.variant)[0]
+        return variants.of_file(self.npz, manifest) if self.npz else manifest.variant_names[0]
 
     def series(self, manifest: Manifest) -> Series:
         """Read the inputs.
@@ -137,6 +148,7 @@ class RunReport:
     processor: Processor | None  # on which the kernels ran; None for the CPU
     transfer: Transfer
     slot: str = ""  # the slot of the device's store; empty for the store's own releases
+    variant: str = ""  # which of several sets of shapes ran; empty for a release with one
     # For each sample its name and its best five classes, if labels were given
     top: Sequence[tuple[str, tuple[Guess, ...]]] = ()
     # For each picture its name and what the release's own steps found in it
@@ -145,7 +157,7 @@ class RunReport:
 
     def document(self) -> dict[str, Any]:
         """Return what --json prints; docs/device.md describes it."""
-        names = "board host model slot emulated samples is_sequence pieces load_ms threads peak_rss_kib"
+        names = "board host model variant slot emulated samples is_sequence pieces load_ms threads peak_rss_kib"
         return {
             **{name: getattr(self, name) for name in names.split()},
             "bundle_digest": f"sha256:{self.digest}",
@@ -177,6 +189,7 @@ class RunReport:
         )
         rows = [
             ("model", self.model),
+            *([("variant", self.variant)] if self.variant else []),
             ("release", self.digest[:16]),
             *([("slot", self.slot)] if self.slot else []),
             ("board", f"{self.board} at {self.host}{mark}"),
@@ -209,7 +222,7 @@ def run(request: RunRequest, device: ConnectedDevice, stages: Stages) -> RunRepo
     store.settle(owner)
     expected = bench.current(store, device.name)
     # Inputs that do not fit are refused before the runner is built.
-    samples, labels = _read_inputs(request, expected.manifest, device)
+    variant, samples, labels = _read_inputs(request, expected.manifest, device)
     if expected.manifest.states and samples.count > 1 and not request.is_sequence:
         stages.tell("each sample begins with a state of zeros; --stream runs them as the steps of a sequence")
     runner = device_programs.runner(device.board, stages)
@@ -217,8 +230,9 @@ def run(request: RunRequest, device: ConnectedDevice, stages: Stages) -> RunRepo
         current = bench.current(store, device.name)
         manifest, digest = current.manifest, current.generation.digest
         if digest != expected.generation.digest:  # a deploy that was waited for has changed it
-            samples, labels = _read_inputs(request, manifest, device)
-        release = DeviceRelease.of_device(manifest, digest, runner, device, request.threads)
+            variant, samples, labels = _read_inputs(request, manifest, device)
+        release = DeviceRelease.of_device(manifest, digest, runner, device, request.threads).of_variant(variant)
+        manifest = release.manifest
         sampled = sampling.run_all(release, samples, stages.tell, is_sequence=request.is_sequence)
     if samples.single:
         outputs = tensors.cut({name: value[0] for name, value in sampled.outputs.items()}, manifest.outputs)
@@ -234,6 +248,7 @@ def run(request: RunRequest, device: ConnectedDevice, stages: Stages) -> RunRepo
         board=device.board.name,
         host=device.name,
         model=manifest.name,
+        variant=variant,
         digest=digest,
         emulated=device.emulated,
         output=request.output,
@@ -271,12 +286,14 @@ def _objects(found: NDArray[Any], manifest: Manifest) -> tuple[PictureObject, ..
     )
 
 
-def _read_inputs(request: RunRequest, manifest: Manifest, device: ConnectedDevice) -> tuple[Series, list[str]]:
-    """Return the samples and the labels for a release.
+def _read_inputs(request: RunRequest, manifest: Manifest, device: ConnectedDevice) -> tuple[str, Series, list[str]]:
+    """Return the variant, the samples and the labels for a release.
 
     Raises:
         InputError: They do not fit it.
         VerificationError: It was built for another board.
     """
     check_board(manifest, device.board, root=device.store.folder)
-    return request.series(manifest), read_labels(request.labels, manifest)
+    variant = request.choose(manifest)
+    manifest = manifest.of_variant(variant)
+    return variant, request.series(manifest), read_labels(request.labels, manifest)

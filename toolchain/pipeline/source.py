@@ -23,6 +23,7 @@ from toolchain.registry import Access
 from toolchain.tensors import Tensors, TensorSpec
 
 if TYPE_CHECKING:
+    from toolchain.models.request import Model
     from toolchain.models.source import SourceModel
     from toolchain.pipeline.expected import Expected, ReferenceModel
 
@@ -38,6 +39,8 @@ class Loaded:
     arrays: Tensors  # its inputs by name
     pictures: Pictures | None = None  # its steps for pictures, those before it checked
     picture: NDArray[np.uint8] | None = None  # RGB pixels that a device checks them with
+    variant: str = ""  # the name of its shapes; empty if there are no others
+    others: tuple[Loaded, ...] = ()  # the same model with other shapes
 
     @property
     def classes(self) -> int | None:
@@ -74,14 +77,32 @@ class BundleSource:
         Raises:
             InputError: There is no such model, or the inputs do not fit it, or into memory.
         """
+        requested = self.request.model
+        if not requested.variants:
+            return self._load(requested)
+        from toolchain.models import variants  # noqa: PLC0415
+
+        _refuse_with_variants(self.request)
+        loaded = []
+        for variant in requested.variants:
+            try:
+                loaded.append(replace(self._load(requested.of_variant(variant)), variant=variant.name))
+            except InputError as fault:
+                raise InputError(
+                    f"variant {variant.name}: {fault.message}", details=fault.details, hint=fault.hint
+                ) from fault
+        variants.check_distinct({each.variant: each.source.inputs for each in loaded})
+        return replace(loaded[0], others=tuple(loaded[1:]))
+
+    def _load(self, requested: Model) -> Loaded:
         from toolchain.models import source as model  # noqa: PLC0415
 
-        source = model.load_request(self.request.model)
+        source = model.load_request(requested)
         for line in source.guessed:
             self.request.progress(line)
         model.check_memory(source)
-        given = self.request.model.given
-        steps = picture_steps.steps_of(self.request.model)
+        given = requested.given
+        steps = picture_steps.steps_of(requested)
         if steps is None:
             return Loaded(source, inputs.make(given, source.step_inputs, is_sequence=bool(source.states)))
         if source.states:
@@ -126,19 +147,24 @@ class BundleSource:
             target = folder or Path("build") / f"{loaded.source.name}-{request.board.name}"
             bundle.check_target(target)
             request = _with_steps(request, loaded.pictures)
-            prepared = prepare.quantize_if_needed(loaded.source, request)
-            imported = importer.import_model(prepared.source)
-            request = _with_steps(request, loaded.pictures, imported.outputs, prepared.source.inputs)
+            every = (loaded, *loaded.others)
+            prepared = [prepare.quantize_if_needed(each.source, request) for each in every]
+            imported = [importer.import_model(each.source) for each in prepared]
+            request = _with_steps(request, loaded.pictures, imported[0].outputs, prepared[0].source.inputs)
+        networks = []
         with self.stages.timed("reference"):
-            reference, source = self._reference(prepared.source, loaded.arrays)
-            reference = replace(reference, int8=prepared.quantized, picture=loaded.picture)
-            imported = replace(imported, source=source)
+            for each, model, own in zip(every, imported, prepared, strict=True):
+                reference, source = self._reference(own.source, each.arrays, each.variant)
+                reference = replace(reference, int8=own.quantized, picture=each.picture)
+                networks.append(compiler.Network(replace(model, source=source), reference, each.variant))
         with self.stages.timed("compile"):
             progress(stage(f"compiling for {request.board.name}"))
             records = applicable_records.RecordSources(user_records, applicable_records.shipped_for(request))
-            return compiler.build(imported, request, target, reference=reference, records=records)
+            return compiler.build_variants(networks, request, target, records=records)
 
-    def _reference(self, source: SourceModel, arrays: Tensors) -> tuple[bundle.Reference, SourceModel]:
+    def _reference(
+        self, source: SourceModel, arrays: Tensors, variant: str = ""
+    ) -> tuple[bundle.Reference, SourceModel]:
         """Return the reference's inputs and outputs, and the model, perhaps with inputs of another range."""
         from toolchain.compile import prepare  # noqa: PLC0415
         from toolchain.models import reference  # noqa: PLC0415
@@ -147,7 +173,7 @@ class BundleSource:
 
         unoptimized = prepare.is_compared_unoptimized(source, self.request.backend)
         name = reference.name(unoptimized=unoptimized)
-        self.request.progress(stage(f"running it with {name}"))
+        self.request.progress(stage(f"running {f'variant {variant}' if variant else 'it'} with {name}"))
         compared = reference.with_plain_lstm(source)
         target = self.request.board.target
         reference_model = ReferenceModel(
@@ -235,6 +261,28 @@ class BundleSource:
             opened = bundle.open_bundle(Path(source), folder)
         verification.random_reference(opened, self.samples)
         return opened
+
+
+def _refuse_with_variants(request: BuildRequest) -> None:
+    """Refuse what a bundle with variants cannot have.
+
+    Raises:
+        InputError: The board, or an option, is not for variants.
+    """
+    model, board = request.model, request.board
+    unsupported = {
+        f"board {board.name}, which has an accelerator,": board.backend != "cpu",
+        "--state": bool(model.states) or model.detection == "use",
+        "--pre and --post": picture_steps.steps_of(model) is not None,
+        "--input": bool(model.given.npz),
+    }
+    for what, is_given in unsupported.items():
+        if is_given:
+            raise InputError(
+                f"{what} cannot be combined with several variants",
+                details=", ".join(variant.name for variant in model.variants),
+                hint="build a release for each set of shapes; `deploy --slot NAME` keeps several on a device",
+            )
 
 
 def _with_steps(

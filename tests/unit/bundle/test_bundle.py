@@ -460,10 +460,10 @@ def older(tiny, folder, schema=2):
     return folder
 
 
-@pytest.mark.parametrize("schema", [1, 2, 4])
+@pytest.mark.parametrize("schema", [1, 2, 5])
 def test_a_bundle_of_another_schema_is_refused_by_its_version(tiny, tmp_path, schema):
     with pytest.raises(
-        VerificationError, match=f"schema version {schema}, but this toolchain reads version 3"
+        VerificationError, match=f"schema version {schema}, but this toolchain reads versions 3 and 4"
     ) as caught:
         bundle.load(older(tiny, tmp_path / "old", schema))
     assert "build it again" in caught.value.hint

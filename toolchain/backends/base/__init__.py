@@ -277,6 +277,17 @@ class Backend(ABC):
             choices: The choice for each layer; without a valid one, the likely fastest is taken.
         """
 
+    def common_choices(self, layers: Sequence[str]) -> Sequence[Choice] | None:  # noqa: ARG002 - for CPUs
+        """Return a choice for each of several layers with equal weights, by which most pack these in the same way.
+
+        Args:
+            layers: The layers, as JSON; they differ in the shapes of their activations.
+
+        Returns:
+            The choices, none of them clearly slower than its layer's fastest; None for those of a build of one layer.
+        """
+        return None
+
     def add_half_blocks(self, module: tvm.IRModule) -> tvm.IRModule:
         """Return scheduled kernels, of a build or of a search, with the blocks that sum up in half precision."""
         return module

@@ -16,6 +16,7 @@ from toolchain.backends.base import EXAMPLES, Backend, Choice, Templates
 from toolchain.backends.cpu import graph, kernels, precision, schedule
 from toolchain.backends.cpu.graph import linear_order, tables
 from toolchain.backends.cpu.graph.rewriting import fold_except_weights
+from toolchain.backends.cpu.kernels import Packing
 from toolchain.backends.cpu.layers import (
     Attention,
     Conv,
@@ -114,6 +115,7 @@ class CpuTemplates:
 
 
 _BITS = {"int8": 8, "int4": 4}
+_SAME_PACKING = 1.05  # times the least estimated cost: what a layer may take longer so that its weights are stored once
 _FLOAT16_FEATURES = ("fphp", "asimdhp")  # Linux's names for arithmetic in half precision, of numbers and of vectors
 
 
@@ -247,6 +249,32 @@ class Cpu(Backend):
             return choice or defaults[task]
 
         return self.schedule(graph.emit_kernels(module, self.machine, choose))
+
+    def common_choices(self, layers: Sequence[str]) -> Sequence[Choice] | None:
+        """Choose the packing that most of the layers can use without being clearly slower, and so on for the others."""
+        described = [from_json(layer) for layer in layers]
+        ways = [kernels.by_packing(layer, self.machine, without=self.without) for layer in described]
+        if not all(ways):
+            return None
+        limits = [_SAME_PACKING * min(candidate.cost for candidate in way.values()) for way in ways]
+        chosen: dict[int, Choice] = {}
+        while len(chosen) < len(ways):
+            covered: dict[Packing, list[int]] = {}  # by packing, the layers without a choice that can use it
+            for number, (way, limit) in enumerate(zip(ways, limits, strict=True)):
+                for packing, candidate in way.items():
+                    if number not in chosen and candidate.cost <= limit:
+                        covered.setdefault(packing, []).append(number)
+            # Of those for as many layers, the one whose slowest layer loses the least.
+            best = min(
+                covered,
+                key=lambda packing: (
+                    -len(covered[packing]),
+                    max(ways[number][packing].cost / limits[number] for number in covered[packing]),
+                    packing,
+                ),
+            )
+            chosen |= {number: ways[number][best].choice.document() for number in covered[best]}
+        return [chosen[number] for number in range(len(ways))]
 
     def remarks(self, module: tvm.IRModule) -> Sequence[str]:
         """Count the kernels with products in a reduced precision, and those whose weights are of few bits."""

@@ -81,11 +81,18 @@ class Side:
         return DeviceRelease.of_device(self.manifest, self.digest, program, device, threads)
 
     def check_board(self, board: Board) -> None:
-        """Refuse a release that was built for another board.
+        """Refuse a release that was built for another board, or for several sets of shapes.
 
         Raises:
-            VerificationError: It was.
+            VerificationError: It was built for another board.
+            InputError: It has variants.
         """
+        if names := [variant.name for variant in self.manifest.variants]:
+            raise InputError(
+                f"{self.label} has {len(names)} variants, and this command measures one set of shapes",
+                details=", ".join(map(str, self.manifest.variants)),
+                hint="`toolchain bench` measures each variant; here use a release that was built for one shape",
+            )
         bundle.check_board(self.manifest, board, root=self.device.store.folder if self.device else "")
 
 

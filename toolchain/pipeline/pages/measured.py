@@ -45,12 +45,15 @@ def page(report: Report, command: str = "deploy") -> Page:
     classes = [(guess.label, str(guess.index), f"{guess.score:.4g}") for guess in report.top]
     top = [Table(classes, ("Class", "Index", "Score"), (1, 2), name="largest outputs")] if classes else []
     half = [half_section(report.half)] if report.half else []
+    latencies = [(result.name, result.measurement.latency) for result in report.variants]
+    latencies = latencies or [("this release", measurement.latency)]
     sections = [
         Section("Result", [Facts(_result(report))], on_terminal=True),
         Section("Warnings", [Notes(warnings)], on_terminal=True),
         Section("Largest outputs", top, on_terminal=True),
-        Section("Latency (ms)", [common.latencies([("this release", measurement.latency)])]),
-        Section("Runs", common.runs([("", measurement.latency)])),
+        Section("Variants", _variants(report), on_terminal=True),
+        Section("Latency (ms)", [common.latencies(latencies)]),
+        Section("Runs", common.runs([("" if len(latencies) == 1 else name, value) for name, value in latencies])),
         Section("At the rate of the application", periodic.parts(measurement.run.periodic)),
         Section("Energy", _energy(report.energy)),
         Section(f"{report.half.title if report.half else 'Precision'} when it was built, emulated", half),
@@ -64,6 +67,23 @@ def page(report: Report, command: str = "deploy") -> Page:
     return Page(title, command, _headline(report, warnings), sections, marks)
 
 
+def _variants(report: Report) -> list[Part]:
+    """Return the table of a release with several sets of shapes."""
+    rows = [
+        (
+            result.name,
+            ", ".join(f"{spec.name} {'x'.join(map(str, spec.shape)) or 'scalar'}" for spec in result.inputs),
+            number(result.measurement.latency.median),
+            " to ".join(map(number, result.measurement.latency.median_ci95)),
+            "not compared" if result.difference is None else f"{result.difference.max_rel:.1e}",
+            "" if result.difference is None else f"{result.difference.tolerance:.0e}",
+        )
+        for result in report.variants
+    ]
+    head = ("Variant", "Inputs", "Median (ms)", "95 % within (ms)", "Largest relative difference", "Limit")
+    return [Table(rows, head, (2, 3, 4, 5), name="sets of shapes, each with inputs of its own")] if rows else []
+
+
 def _headline(report: Report, warnings: list[str]) -> Headline:
     latency, difference = report.measurement.latency, report.difference
     mark = " (emulated)" if report.emulated else ""
@@ -73,7 +93,8 @@ def _headline(report: Report, warnings: list[str]) -> Headline:
     tone: Tone = "good" if difference and not report.unchecked and not report.emulated else "doubt"
     if difference and not difference.ok:
         tone = "bad"
-    return Headline(f"{times}\nOutputs {_outputs_text(report)}{doubts}", tone)
+    of_first = f"Variant {report.variants[0].name}: " if report.variants else ""
+    return Headline(f"{of_first}{times}\nOutputs {_outputs_text(report)}{doubts}", tone)
 
 
 def _result(report: Report) -> list[tuple[str, str]]:
@@ -88,6 +109,7 @@ def _result(report: Report) -> list[tuple[str, str]]:
     return [
         ("model", report.model),
         ("release", report.bundle_digest[:16]),
+        ("variant", _first_variant(report)),
         *([("slot", report.slot)] if report.slot else []),
         ("board", f"{report.board} at {report.host}{mark}"),
         ("device", f"{facts.cpu or facts.machine}, {facts.cpus} CPUs, {facts.kernel}"),
@@ -113,6 +135,14 @@ def _result(report: Report) -> list[tuple[str, str]]:
         ("stages", ", ".join(f"{name} {seconds:.1f} s" for name, seconds in report.stages.items())),
         *waited_rows(report.waited),
     ]
+
+
+def _first_variant(report: Report) -> str:
+    """Say which of several sets of shapes the lines below it are of; empty for a release with one."""
+    if not report.variants:
+        return ""
+    first, *others = report.variants
+    return f"{first.name}, as are the lines below; {len(others)} more in the table" if others else first.name
 
 
 def _quantized_text(result: Mapping[str, Any] | None) -> str:

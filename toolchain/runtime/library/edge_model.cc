@@ -9,6 +9,7 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -207,6 +208,43 @@ Model Loaded(const Manifest& manifest) {
   return Model(manifest);
 }
 
+std::string Describe(const VariantSpec& variant) {
+  std::string text;
+  for (const TensorSpec& spec : variant.inputs) {
+    text += (text.empty() ? "" : ", ") + spec.name + " " + Describe(*spec.dtype, spec.shape);
+  }
+  return variant.name.empty() ? text : variant.name + " (" + text + ")";
+}
+
+// What an application asks for, as a variant has it.
+std::string Describe(const VariantSpec& variant, const std::vector<edge_shape>& shapes) {
+  std::string text;
+  for (const edge_shape& shape : shapes) {
+    const TensorSpec& spec = variant.inputs[static_cast<size_t>(shape.input)];
+    const std::vector<int64_t> sizes(shape.sizes, shape.sizes + shape.rank);
+    text += (text.empty() ? "" : ", ") + spec.name + " " + Describe(*spec.dtype, sizes);
+  }
+  return text;
+}
+
+bool HasShapes(const VariantSpec& variant, const std::vector<edge_shape>& shapes) {
+  return std::all_of(shapes.begin(), shapes.end(), [&variant](const edge_shape& shape) {
+    const std::vector<int64_t>& own = variant.inputs[static_cast<size_t>(shape.input)].shape;
+    return std::equal(own.begin(), own.end(), shape.sizes, shape.sizes + shape.rank);
+  });
+}
+
+std::vector<edge_shape> Taken(const edge_shape* shapes, int32_t count, const VariantSpec& variant) {
+  Require(count >= 0 && (shapes != nullptr || count == 0), "there are no shapes");
+  const std::vector<edge_shape> taken(shapes, shapes + count);
+  for (const edge_shape& shape : taken) {
+    Require(shape.input >= 0 && static_cast<size_t>(shape.input) < variant.inputs.size(),
+            "there is no such input");
+    Require(shape.rank >= 0 && (shape.sizes != nullptr || shape.rank == 0), "a shape has no sizes");
+  }
+  return taken;
+}
+
 edge_tensor Described(const TensorSpec& spec) {
   edge_tensor tensor = EDGE_TENSOR;
   tensor.name = spec.name.c_str();
@@ -245,9 +283,8 @@ class OpenModel {
         model_(Loaded(manifest_)),
         state_(manifest_, model_.device()) {
     EnterStage(kExitInput, "reading the parameters", manifest_.params);
-    const std::vector<Tensor> params = LoadParams(manifest_);
-    EnterStage(kExitLoad, "giving the device its memory", manifest_.library);
-    model_.Bind(manifest_.inputs, params);
+    params_ = LoadParams(manifest_);
+    Select(0);
     if (!manifest_.pictures) return;
     pipeline_.emplace(manifest_.pictures->plan);
     objects_.reserve(static_cast<size_t>(manifest_.pictures->plan.most));
@@ -266,8 +303,29 @@ class OpenModel {
   const Manifest& manifest() const { return manifest_; }
   const Model& model() const { return model_; }
 
+  const VariantSpec& variant() const { return manifest_.variants[selected_]; }
+
+  // What was computed for other shapes is no output of this variant.
+  void Select(size_t number) {
+    EnterStage(kExitLoad, "giving the device its memory", manifest_.library);
+    model_.Select(manifest_.variants[number], params_);
+    if (number != selected_) outputs_.clear();
+    selected_ = number;
+  }
+
+  // The selected variant stays, if it has these shapes.
+  void Select(const std::vector<edge_shape>& shapes) {
+    if (HasShapes(variant(), shapes)) return;
+    std::string available;
+    for (size_t i = 0; i < manifest_.variants.size(); ++i) {
+      if (HasShapes(manifest_.variants[i], shapes)) return Select(i);
+      available += (i > 0 ? "; " : "") + Describe(manifest_.variants[i]);
+    }
+    throw Fault(kExitUsage, "no variant takes " + Describe(variant(), shapes) + "; available: " + available);
+  }
+
   edge_tensor Input(size_t number) const {
-    edge_tensor tensor = Described(manifest_.inputs[number]);
+    edge_tensor tensor = Described(variant().inputs[number]);
     tensor.data = model_.InputData(number);
     for (const StatePair& pair : manifest_.states) {
       if (pair.input == number) tensor.state = static_cast<int32_t>(pair.output);
@@ -276,7 +334,7 @@ class OpenModel {
   }
 
   edge_tensor Output(size_t number) const {
-    const TensorSpec& spec = manifest_.outputs[number];
+    const TensorSpec& spec = variant().outputs[number];
     edge_tensor tensor = Described(spec);
     tensor.bound_axis = spec.bound.axis;
     for (const StatePair& pair : manifest_.states) {
@@ -334,11 +392,10 @@ class OpenModel {
     EnterStage(kExitRunFailed, "running the model", manifest_.library);
     const UsePool use(&pool_);
     std::vector<Tensor> outputs = call();
-    CheckOutputs(manifest_, outputs);
-    if (!has_run_) {
+    CheckOutputs(variant().outputs, outputs, manifest_.path);
+    if (has_run_.insert(selected_).second) {
       model_.SpareOutputs(outputs);
       recycler_.Double();
-      has_run_ = true;
     }
     keep(&outputs);
     outputs_ = std::move(outputs);
@@ -346,8 +403,8 @@ class OpenModel {
   }
 
   int64_t Count(const TensorSpec& spec) const {
-    for (size_t i = 0; i < manifest_.outputs.size(); ++i) {
-      if (manifest_.outputs[i].name != spec.bound.count) continue;
+    for (size_t i = 0; i < variant().outputs.size(); ++i) {
+      if (variant().outputs[i].name != spec.bound.count) continue;
       int64_t count = 0;
       if (SizeOf(outputs_[i]) != sizeof(count)) break;
       memcpy(&count, DataOf(outputs_[i]), sizeof(count));
@@ -366,8 +423,10 @@ class OpenModel {
   Recycler recycler_;
   ThreadPool pool_;
   Model model_;
+  Params params_;
+  size_t selected_ = 0;
   State state_;
-  bool has_run_ = false;
+  std::set<size_t> has_run_;  // the variants that had a first run
   std::vector<Tensor> outputs_;
   std::optional<pictures::Pipeline> pipeline_;
   std::vector<edge_object> objects_;
@@ -432,11 +491,11 @@ int edge_changed(const edge_model* model) {
 }
 
 int32_t edge_inputs(const edge_model* model) {
-  return model == nullptr ? 0 : static_cast<int32_t>(model->opened.manifest().inputs.size());
+  return model == nullptr ? 0 : static_cast<int32_t>(model->opened.variant().inputs.size());
 }
 
 int32_t edge_outputs(const edge_model* model) {
-  return model == nullptr ? 0 : static_cast<int32_t>(model->opened.manifest().outputs.size());
+  return model == nullptr ? 0 : static_cast<int32_t>(model->opened.variant().outputs.size());
 }
 
 int edge_input(edge_model* model, int32_t number, edge_tensor* tensor) {
@@ -452,6 +511,44 @@ int edge_output(edge_model* model, int32_t number, edge_tensor* tensor) {
     Require(number >= 0 && number < edge_outputs(model), "there is no such output");
     Give(model->opened.Output(static_cast<size_t>(number)), tensor,
          "tensor.size is not set: use EDGE_TENSOR");
+  });
+}
+
+int32_t edge_variants(const edge_model* model) {
+  if (model == nullptr || model->opened.variant().name.empty()) return 0;
+  return static_cast<int32_t>(model->opened.manifest().variants.size());
+}
+
+const char* edge_variant(const edge_model* model, int32_t number) {
+  if (number == EDGE_SELECTED && edge_variants(model) > 0) return model->opened.variant().name.c_str();
+  if (number < 0 || number >= edge_variants(model)) return nullptr;
+  return model->opened.manifest().variants[static_cast<size_t>(number)].name.c_str();
+}
+
+int edge_variant_input(const edge_model* model, int32_t variant, int32_t input, edge_tensor* tensor) {
+  return Guarded([&] {
+    Require(variant >= 0 && variant < edge_variants(model), "there is no such variant");
+    Require(input >= 0 && input < edge_inputs(model), "there is no such input");
+    const auto& spec = model->opened.manifest().variants[static_cast<size_t>(variant)];
+    Give(edge::Described(spec.inputs[static_cast<size_t>(input)]), tensor,
+         "tensor.size is not set: use EDGE_TENSOR");
+  });
+}
+
+int edge_select(edge_model* model, const char* variant) {
+  return Guarded([&] {
+    edge::EnterStage(edge::kExitUsage, "selecting a variant", "");
+    Require(model != nullptr, "there is no model");
+    Require(variant != nullptr && *variant != '\0', "no variant is named");
+    model->opened.Select(model->opened.manifest().Find(variant));
+  });
+}
+
+int edge_set_shapes(edge_model* model, int32_t count, const edge_shape* shapes) {
+  return Guarded([&] {
+    edge::EnterStage(edge::kExitUsage, "selecting a variant", "");
+    Require(model != nullptr, "there is no model");
+    model->opened.Select(edge::Taken(shapes, count, model->opened.variant()));
   });
 }
 

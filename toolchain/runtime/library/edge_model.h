@@ -182,6 +182,38 @@ EDGE_API int edge_input(edge_model* model, int32_t number, edge_tensor* tensor);
 /* The output of a number. Its `data` is that of the last run, and valid until the next one. */
 EDGE_API int edge_output(edge_model* model, int32_t number, edge_tensor* tensor);
 
+/* A release may have several variants: the same network compiled for several sets of shapes, with the same
+ * inputs, outputs and weights but for the shapes. One of them is selected, the first one at first: edge_input,
+ * edge_output and edge_run are those of the selected one. Each has inputs of its own, which keep what they
+ * hold and where they are while another one is selected; the outputs of a run are gone after it.
+ * The first selection of a variant allocates its inputs. After that, selecting takes no time worth
+ * naming. */
+enum { EDGE_SELECTED = -1 };
+
+/* A shape of an input. */
+typedef struct edge_shape {
+  int32_t input;        /* its number */
+  int32_t rank;         /* of `sizes` */
+  const int64_t* sizes;
+} edge_shape;
+
+/* How many variants there are; 0 for a release with a single set of shapes. */
+EDGE_API int32_t edge_variants(const edge_model* model);
+
+/* The name of a variant, or of the selected one; NULL where there is none. */
+EDGE_API const char* edge_variant(const edge_model* model, int32_t number);
+
+/* The input of a variant, selected or not; `data` is NULL. */
+EDGE_API int edge_variant_input(const edge_model* model, int32_t variant, int32_t input, edge_tensor* tensor);
+
+/* Selects a variant by its name; EDGE_USAGE if there is none, and edge_error lists them. */
+EDGE_API int edge_select(edge_model* model, const char* variant);
+
+/* Selects the variant whose inputs have these shapes; those of other inputs do not matter. If the selected
+ * one has them, it stays; else it is the first one that has them. EDGE_USAGE if none has, and edge_error lists
+ * the available shapes: the selected one stays then. */
+EDGE_API int edge_set_shapes(edge_model* model, int32_t count, const edge_shape* shapes);
+
 /* Computes the outputs of what the inputs hold. */
 EDGE_API int edge_run(edge_model* model);
 

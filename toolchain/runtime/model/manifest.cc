@@ -16,6 +16,7 @@ namespace {
 // As in toolchain/bundle/manifest.py.
 constexpr size_t kLargestManifest = 1 << 20;
 constexpr size_t kMostAxes = 32;
+constexpr size_t kMostVariants = 64;
 constexpr int64_t kLargestTensors = int64_t{1} << 32;  // bytes of all inputs, and of all outputs
 
 Bound ReadBound(const JsonNode& node, size_t rank) {
@@ -58,7 +59,7 @@ size_t NumberOf(const JsonNode& name, const std::vector<TensorSpec>& specs) {
   return static_cast<size_t>(found - specs.begin());
 }
 
-std::vector<StatePair> ReadStates(const JsonNode& root, const Manifest& manifest) {
+std::vector<StatePair> ReadStates(const JsonNode& root, const VariantSpec& manifest) {
   std::vector<StatePair> states;
   if (!root.Has("states")) return states;
   std::set<size_t> inputs, outputs;
@@ -90,6 +91,45 @@ std::vector<std::string> ReadParamsOrder(const JsonNode& root) {
   return names;
 }
 
+VariantSpec ReadVariant(const JsonNode& node, const std::string& name) {
+  return {name, node.Get("entry").Text(), ReadSpecs(node, "inputs"), ReadSpecs(node, "outputs"),
+          ReadParamsOrder(node)};
+}
+
+bool IsLike(const std::vector<TensorSpec>& specs, const std::vector<TensorSpec>& others) {
+  return std::equal(specs.begin(), specs.end(), others.begin(), others.end(),
+                    [](const TensorSpec& spec, const TensorSpec& other) {
+                      return spec.name == other.name && spec.dtype == other.dtype &&
+                             spec.shape.size() == other.shape.size() &&
+                             spec.bound.axis == other.bound.axis && spec.bound.count == other.bound.count;
+                    });
+}
+
+// What the manifest itself says is the only variant, or else the first one.
+std::vector<VariantSpec> ReadVariants(const JsonNode& root) {
+  std::vector<VariantSpec> variants;
+  if (!root.Has("variants")) {
+    variants.push_back(ReadVariant(root, ""));
+    return variants;
+  }
+  const JsonNode list = root.Get("variants");
+  if (root.Has("states") || root.Has("pictures")) list.Fail("is there beside a state, or steps for pictures");
+  std::set<std::string> names;
+  for (const JsonNode& node : list.Items()) {
+    if (variants.size() == kMostVariants) list.Fail("has more than 64 items");
+    VariantSpec variant = ReadVariant(node, node.Get("name").Text());
+    if (variant.name.empty() || !names.insert(variant.name).second) {
+      node.Get("name").Fail("is empty, or that of another variant");
+    }
+    const bool is_like = variants.empty() || (IsLike(variants[0].inputs, variant.inputs) &&
+                                              IsLike(variants[0].outputs, variant.outputs));
+    if (!is_like) node.Fail("has other inputs or outputs than the first variant");
+    variants.push_back(std::move(variant));
+  }
+  if (variants.empty()) list.Fail("is empty");
+  return variants;
+}
+
 // The library's code-generation target says what computes.
 DLDeviceType ReadDevice(const JsonNode& target) {
   const JsonNode kind = target.Get("kind");
@@ -109,6 +149,16 @@ std::string DigestIn(const Digests& digests, const std::string& path) {
 
 std::string Manifest::DigestOf(const std::string& file) const { return DigestIn(digests, file); }
 
+size_t Manifest::Find(const std::string& variant) const {
+  std::string known;
+  for (size_t i = 0; i < variants.size(); ++i) {
+    if (variants[i].name == variant) return i;
+    known += (i > 0 ? ", " : "") + variants[i].name;
+  }
+  throw Fault(kExitUsage, "the release has no variant \"" + variant + "\"" +
+                              (known.empty() ? ", and none at all" : ": it has " + known));
+}
+
 Manifest ReadManifest(const std::string& release, const Digests& digests) {
   const std::string path = release + "/manifest.json";
   const MappedFile file(path, DigestIn(digests, path));
@@ -127,15 +177,13 @@ Manifest ReadManifest(const std::string& release, const Digests& digests) {
   manifest.tvm_ffi = versions.Get("tvm_ffi").Text();
   manifest.library = PathInside(release, root.Get("library").Text(), file.path());
   manifest.params = PathInside(release, root.Get("params").Text(), file.path());
-  manifest.entry = root.Get("entry").Text();
-  manifest.inputs = ReadSpecs(root, "inputs");
-  manifest.outputs = ReadSpecs(root, "outputs");
-  manifest.states = ReadStates(root, manifest);
-  manifest.params_order = ReadParamsOrder(root);
+  manifest.variants = ReadVariants(root);
+  const VariantSpec& first = manifest.variants.front();
+  manifest.states = ReadStates(root, first);
   manifest.cpu_features = root.TextList("cpu_features");
   manifest.device = ReadDevice(root.Get("target"));
   if (root.Has("pictures")) {
-    manifest.pictures = ReadPicturePlan(root.Get("pictures"), manifest.inputs, manifest.outputs);
+    manifest.pictures = ReadPicturePlan(root.Get("pictures"), first.inputs, first.outputs);
   }
   return manifest;
 }

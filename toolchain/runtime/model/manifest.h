@@ -44,6 +44,15 @@ struct PicturePlan {
   std::vector<std::string> labels;  // of each class; empty: there are none
 };
 
+// One of the sets of shapes that a release was compiled for. All have inputs and outputs of the same names and types.
+struct VariantSpec {
+  std::string name;  // empty: it is the only one
+  std::string entry;
+  std::vector<TensorSpec> inputs;
+  std::vector<TensorSpec> outputs;
+  std::vector<std::string> params_order;
+};
+
 struct Manifest {
   std::string path;
   std::string sha256;  // of the file itself
@@ -53,15 +62,15 @@ struct Manifest {
   std::string tvm_ffi;
   std::string library;  // paths, already inside the release's folder
   std::string params;
-  std::string entry;
-  std::vector<TensorSpec> inputs;
-  std::vector<TensorSpec> outputs;
-  std::vector<StatePair> states;
-  std::vector<std::string> params_order;
+  std::vector<VariantSpec> variants;  // one at least
+  std::vector<StatePair> states;      // none where there are several variants, as with pictures
   std::vector<std::string> cpu_features;
   std::optional<PicturePlan> pictures;
   DLDeviceType device;  // what computes
   Digests digests;
+
+  // The number of a variant; an empty name is that of a single one. A fault of kExitUsage lists them.
+  size_t Find(const std::string& variant) const;
 
   // Of the file at a path; empty where nobody asks. A fault of kExitUntrusted if nobody stands for it.
   std::string DigestOf(const std::string& file) const;

@@ -172,53 +172,70 @@ void CheckOutput(const TensorSpec& spec, const Tensor& tensor, const std::string
 
 }  // namespace
 
-std::vector<Tensor> LoadParams(const Manifest& manifest) {
+Params LoadParams(const Manifest& manifest) {
   const SafetensorsFile file(manifest.params, manifest.DigestOf(manifest.params));
-  std::vector<Tensor> tensors;
-  for (const std::string& name : manifest.params_order) tensors.push_back(file.Load(name));
-  return tensors;
+  Params params;
+  for (const VariantSpec& variant : manifest.variants) {
+    for (const std::string& name : variant.params_order) {
+      if (params.count(name) == 0) params.emplace(name, file.Load(name));
+    }
+  }
+  return params;
 }
 
 Model::Model(const Manifest& manifest)
-    : device_(Usable(manifest.device)),
+    : path_(manifest.library),
+      device_(Usable(manifest.device)),
       sealed_(Sealed(manifest)),
       library_(LoadLibrary(sealed_ ? sealed_->path() : manifest.library)),
-      machine_(StartMachine(library_, device_, manifest.library)),
-      entry_(Find(machine_, manifest.entry, manifest.library)) {}
+      machine_(StartMachine(library_, device_, manifest.library)) {
+  for (const VariantSpec& variant : manifest.variants) Find(machine_, variant.entry, path_);
+}
 
-void Model::Bind(const std::vector<TensorSpec>& inputs, const std::vector<Tensor>& params) {
-  for (const TensorSpec& input : inputs) inputs_.emplace_back(input, device_);
-  for (const Tensor& param : params) {
-    params_.push_back(device_.device_type == kDLCPU ? param : Copied(param, device_));
+void Model::Select(const VariantSpec& variant, const Params& params) {
+  auto found = networks_.find(variant.entry);
+  if (found == networks_.end()) found = networks_.emplace(variant.entry, Bind(variant, params)).first;
+  now_ = &found->second;
+}
+
+Model::Network Model::Bind(const VariantSpec& variant, const Params& params) const {
+  Network network;
+  network.entry = Find(machine_, variant.entry, path_);
+  network.inputs.reserve(variant.inputs.size());
+  for (const TensorSpec& input : variant.inputs) network.inputs.emplace_back(input, device_);
+  for (const std::string& name : variant.params_order) {
+    const Tensor& param = params.at(name);
+    network.params.push_back(device_.device_type == kDLCPU ? param : Copied(param, device_));
   }
-  if (device_.device_type == kDLCPU) held_ = Held(params_);
-  for (const edge::Input& input : inputs_) arguments_.emplace_back(input.argument());
-  arguments_.insert(arguments_.end(), params_.begin(), params_.end());
+  if (device_.device_type == kDLCPU) network.held = Held(network.params);
+  for (const edge::Input& input : network.inputs) network.arguments.emplace_back(input.argument());
+  network.arguments.insert(network.arguments.end(), network.params.begin(), network.params.end());
+  return network;
 }
 
 char* Model::InputData(size_t number) const {
-  inputs_[number].Check();
-  return inputs_[number].data();
+  now_->inputs[number].Check();
+  return now_->inputs[number].data();
 }
 
-std::vector<Tensor> Model::Run() { return Call(arguments_, {}); }
+std::vector<Tensor> Model::Run() { return Call(now_->arguments, {}); }
 
 std::vector<Tensor> Model::Step(const State& state) {
-  if (step_arguments_.empty()) step_arguments_ = arguments_;
-  state.Give(&step_arguments_);
-  return Call(step_arguments_, state.pairs());
+  if (now_->step_arguments.empty()) now_->step_arguments = now_->arguments;
+  state.Give(&now_->step_arguments);
+  return Call(now_->step_arguments, state.pairs());
 }
 
 std::vector<Tensor> Model::Call(const std::vector<tvm::ffi::AnyView>& arguments,
                                 const std::vector<StatePair>& states) {
   std::vector<Tensor> readable;
   {
-    const Lent lent{&inputs_};
-    for (size_t i = 0; i < inputs_.size(); ++i) {
-      if (!IsInputOf(states, i)) inputs_[i].Give();
+    const Lent lent{&now_->inputs};
+    for (size_t i = 0; i < now_->inputs.size(); ++i) {
+      if (!IsInputOf(states, i)) now_->inputs[i].Give();
     }
     Any result;
-    entry_.CallPacked(arguments.data(), static_cast<int32_t>(arguments.size()), &result);
+    now_->entry.CallPacked(arguments.data(), static_cast<int32_t>(arguments.size()), &result);
     tvm::runtime::DeviceAPI::Get(device_)->StreamSync(device_, nullptr);
     const std::vector<Tensor> outputs = Flatten(result);
     for (size_t i = 0; i < outputs.size(); ++i) {
@@ -231,7 +248,7 @@ std::vector<Tensor> Model::Call(const std::vector<tvm::ffi::AnyView>& arguments,
       }
     }
   }
-  for (const edge::Input& input : inputs_) input.Check();
+  for (const edge::Input& input : now_->inputs) input.Check();
   return readable;
 }
 
@@ -239,7 +256,7 @@ Tensor Model::Readable(const Tensor& output) const {
   if (!output.IsContiguous()) throw Fault(kExitRunFailed, "an output is not contiguous");
   if (output.device().device_type == kDLCPU) return IsParam(output) ? Copied(output, device_) : output;
   // One that is an input, which is written to before the next run, is copied.
-  for (const edge::Input& input : inputs_) {
+  for (const edge::Input& input : now_->inputs) {
     if (input.argument().data_ptr() == output.data_ptr()) return Copied(output, DLDevice{kDLCPU, 0});
   }
   return Mapped(output);
@@ -262,14 +279,14 @@ bool Model::IsShared(const Tensor& output, const std::vector<Tensor>& outputs,
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (!IsOutputOf(states, i) && outputs[i].data_ptr() == output.data_ptr()) return true;
   }
-  return std::any_of(inputs_.begin(), inputs_.end(), [&output](const edge::Input& input) {
+  return std::any_of(now_->inputs.begin(), now_->inputs.end(), [&output](const edge::Input& input) {
     return input.argument().data_ptr() == output.data_ptr();
   });
 }
 
 // A constant output: the application may write to an output, but not to a parameter.
 bool Model::IsParam(const Tensor& output) const {
-  return std::any_of(params_.begin(), params_.end(), [&output](const Tensor& param) {
+  return std::any_of(now_->params.begin(), now_->params.end(), [&output](const Tensor& param) {
     return param.data_ptr() == output.data_ptr();
   });
 }
@@ -280,16 +297,15 @@ void Model::Instrument(const Function& hook) const {
   static_cast<tvm::runtime::vm::VirtualMachine*>(machine)->SetInstrument(hook);
 }
 
-void CheckOutputs(const Manifest& manifest, const std::vector<Tensor>& outputs) {
-  if (outputs.size() != manifest.outputs.size()) {
+void CheckOutputs(const std::vector<TensorSpec>& specs, const std::vector<Tensor>& outputs,
+                  const std::string& path) {
+  if (outputs.size() != specs.size()) {
     throw Fault(kExitInput,
                 "the model has " + std::to_string(outputs.size()) +
-                    " outputs, the manifest names " + std::to_string(manifest.outputs.size()),
-                manifest.path);
+                    " outputs, the manifest names " + std::to_string(specs.size()),
+                path);
   }
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    CheckOutput(manifest.outputs[i], outputs[i], manifest.path);
-  }
+  for (size_t i = 0; i < outputs.size(); ++i) CheckOutput(specs[i], outputs[i], path);
 }
 
 }  // namespace edge

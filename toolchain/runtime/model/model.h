@@ -7,7 +7,9 @@
 #include <tvm/ffi/extra/module.h>
 #include <tvm/ffi/function.h>
 
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "files.h"
@@ -17,17 +19,21 @@
 
 namespace edge {
 
-// The parameters in the order of the entry function's arguments, to be read only: most are memory of
-// the mapped file, which all processes share, or of its verified copy. Faults are kExitInput.
-std::vector<tvm::ffi::Tensor> LoadParams(const Manifest& manifest);
+// The parameters of all variants by name, to be read only: most are memory of the mapped file, which all processes
+// share, or of its verified copy.
+using Params = std::map<std::string, tvm::ffi::Tensor>;
+
+// Faults are kExitInput.
+Params LoadParams(const Manifest& manifest);
 
 class Model {
  public:
   // Loads the library and starts its virtual machine on the manifest's device. Faults are kExitLoad.
   explicit Model(const Manifest& manifest);
 
-  // Makes the arguments of every later call: inputs, which hold zeros, then the parameters.
-  void Bind(const std::vector<TensorSpec>& inputs, const std::vector<tvm::ffi::Tensor>& params);
+  // Has every later call run this variant. Its first selection makes its arguments: inputs, which hold zeros, then
+  // the parameters; after that nothing is allocated. A model needs one before anything else.
+  void Select(const VariantSpec& variant, const Params& params);
 
   // Where an input is written to, which stays where it is. A fault of kExitRunFailed where a run lost it.
   char* InputData(size_t number) const;
@@ -61,20 +67,30 @@ class Model {
   bool IsParam(const tvm::ffi::Tensor& output) const;
   tvm::ffi::Tensor Readable(const tvm::ffi::Tensor& output) const;
 
+  // What a variant is called with.
+  struct Network {
+    tvm::ffi::Function entry;
+    std::vector<edge::Input> inputs;
+    std::vector<tvm::ffi::Tensor> params;
+    tvm::ffi::Any held;  // keeps what accelerators have of them in memory of their own
+    std::vector<tvm::ffi::AnyView> arguments;
+    std::vector<tvm::ffi::AnyView> step_arguments;  // the same, with a state; empty before the first step
+  };
+
+  Network Bind(const VariantSpec& variant, const Params& params) const;
+
+  const std::string path_;  // of the library
   DLDevice device_;
   std::unique_ptr<SealedFile> sealed_;  // for as long as its path is that of a loaded library
   tvm::ffi::Module library_;
   tvm::ffi::Module machine_;
-  tvm::ffi::Function entry_;
-  std::vector<edge::Input> inputs_;
-  std::vector<tvm::ffi::Tensor> params_;
-  tvm::ffi::Any held_;  // keeps what accelerators have of them in memory of their own
-  std::vector<tvm::ffi::AnyView> arguments_;
-  std::vector<tvm::ffi::AnyView> step_arguments_;  // the same, with a state; empty before the first step
+  std::map<std::string, Network> networks_;  // by entry
+  Network* now_ = nullptr;                   // the selected one
 };
 
-// Holds outputs against what the manifest says of them. Faults are kExitInput.
-void CheckOutputs(const Manifest& manifest, const std::vector<tvm::ffi::Tensor>& outputs);
+// Holds outputs against what the manifest at a path says of them. Faults are kExitInput.
+void CheckOutputs(const std::vector<TensorSpec>& specs, const std::vector<tvm::ffi::Tensor>& outputs,
+                  const std::string& path);
 
 }  // namespace edge
 

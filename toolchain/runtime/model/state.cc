@@ -46,7 +46,7 @@ void CheckRelease(const SafetensorsFile& file, const std::string& release) {
 }  // namespace
 
 State::State(const Manifest& manifest, DLDevice device)
-    : pairs_(manifest.states), inputs_(manifest.inputs), release_(manifest.sha256), device_(device) {
+    : pairs_(manifest.states), inputs_(manifest.variants.front().inputs), release_(manifest.sha256), device_(device) {
   Reset();
 }
 

@@ -37,9 +37,14 @@ using Real = long double;  // float64 rounds 64-bit integers
 
 // --- outputs whose size depends on the data -------------------------------------------------------
 
+// Those of the first variant: names and bounds are those of all.
+const std::vector<edge::TensorSpec>& OutputsOf(const Manifest& manifest) {
+  return manifest.variants.front().outputs;
+}
+
 std::map<std::string, Bound> BoundsOf(const Manifest& manifest) {
   std::map<std::string, Bound> bounds;
-  for (const edge::TensorSpec& spec : manifest.outputs) {
+  for (const edge::TensorSpec& spec : OutputsOf(manifest)) {
     if (spec.bound.axis >= 0) bounds[spec.name] = spec.bound;
   }
   return bounds;
@@ -221,10 +226,10 @@ bool IsFromHost(const Manifest& manifest, const std::map<std::string, Elements>&
     }
   }
   for (const auto& [name, bound] : BoundsOf(manifest)) counts.insert(bound.count);
-  for (const edge::TensorSpec& spec : manifest.outputs) {
+  for (const edge::TensorSpec& spec : OutputsOf(manifest)) {
     if (counts.count(spec.name) == 0) wanted.insert(spec.name);
   }
-  for (const edge::StatePair& pair : manifest.states) wanted.erase(manifest.outputs[pair.output].name);
+  for (const edge::StatePair& pair : manifest.states) wanted.erase(OutputsOf(manifest)[pair.output].name);
   return named == wanted;
 }
 

@@ -56,6 +56,7 @@ edge_model* Open(const Options& options) {
   wanted.trust = options.trust.empty() ? nullptr : options.trust.c_str();
   edge_model* model = nullptr;
   Check(edge_open(options.release.c_str(), &wanted, &model));
+  if (!options.variant.empty()) Check(edge_select(model, options.variant.c_str()));
   return model;
 }
 

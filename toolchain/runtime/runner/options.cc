@@ -16,7 +16,7 @@ const char kUsage[] =
     "OUT.json\n"
     "              [--warmup-runs 1] [--min-runs 3] [--max-runs 10000] [--budget-ms 10000]\n"
     "              [--samples N [--sequence]] [--threads N] [--no-pin] [--progress]\n"
-    "              [--state-in FILE] [--state-out FILE]\n"
+    "              [--state-in FILE] [--state-out FILE] [--variant NAME]\n"
     "              [--expected OUT.safetensors [--tolerance X]] [--trust DIR]\n"
     "              [--profile OUT.json [--profile-runs 50]]\n"
     "              [--objects OUT.safetensors [--keep-input]]\n"
@@ -28,6 +28,7 @@ const char kUsage[] =
     "       runner --version\n"
     "\n"
     "Runs the model of a release once for its outputs, then times it call by call.\n"
+    "--variant is one of a release that was compiled for several sets of shapes; its first one without it.\n"
     "With --samples, each input has one more dimension in front, of N samples, and so has each "
     "output.\n"
     "A model with a state takes no inputs for it: each sample begins with zeros, unless they are the steps "
@@ -104,6 +105,7 @@ constexpr TextOption kOptionalTexts[] = {{"--verify", &Options::verify},
                                          {"--halves", &Options::halves},
                                          {"--profile", &Options::profile},
                                          {"--signed", &Options::with},
+                                         {"--variant", &Options::variant},
                                          {"--trust", &Options::trust},
                                          {"--load", &Options::load},
                                          {"--sysfs", &Options::sysfs},

@@ -27,6 +27,7 @@ struct Options {
   std::string profile;    // where what each call takes goes; empty: nobody watches
   std::string halves;     // kind of device that is asked about half precision; empty: none
   std::string verify;     // a release that is only verified; empty: none
+  std::string variant;    // the name of the release's set of shapes; empty: its only or first one
   std::string with;       // what was signed of it, where that is not in it yet
   std::string trust;      // folder that says whom the device trusts; empty: the usual one
   std::string state_in;   // the state that a sequence begins with; empty: zeros

@@ -4,6 +4,7 @@
         outputs = model.run({"data": array})
 
 A model with a state keeps it between steps: `model.step({"data": frame})`, and `model.reset()` begins anew.
+A release with several variants runs the one that has the shapes of the arrays.
 
 A model is used by one thread at a time. A process that forks must open its models after that.
 """
@@ -89,6 +90,10 @@ class _Tensor(ctypes.Structure):
         return np.frombuffer(memory, dtype).reshape(self.shape[: self.rank])
 
 
+class _Shape(ctypes.Structure):
+    _fields_ = (("input", ctypes.c_int32), ("rank", ctypes.c_int32), ("sizes", ctypes.POINTER(ctypes.c_int64)))
+
+
 class _Image(ctypes.Structure):
     _fields_ = (
         ("size", ctypes.c_size_t),
@@ -157,6 +162,8 @@ def _library(path: str | os.PathLike[str] | None) -> ctypes.CDLL:
         raise EdgeError(4, f"{candidates[0]} has version {library.edge_abi()} of the interface, not {ABI}")
     library.edge_error.restype = ctypes.c_char_p
     library.edge_close.restype = None
+    if hasattr(library, "edge_variants"):  # not in libraries from before there were any
+        library.edge_variant.restype = ctypes.c_char_p
     return library
 
 
@@ -244,6 +251,34 @@ class Model:
         return {name: tensor.array() for name, tensor in self._tensors("input")}
 
     @property
+    def variants(self) -> dict[str, dict[str, tuple[int, ...]]]:
+        """The shapes of the inputs of each variant, by their names; empty for a release with one set of shapes."""
+        self._opened()
+        shapes: dict[str, dict[str, tuple[int, ...]]] = {}
+        for number in range(self._count_variants()):
+            of_variant = shapes.setdefault(self._functions.edge_variant(self._model, number).decode(), {})
+            for place in range(self._functions.edge_inputs(self._model)):
+                tensor = _Tensor(ctypes.sizeof(_Tensor), state=-1)
+                self._call("edge_variant_input", self._model, number, place, ctypes.byref(tensor))
+                of_variant[tensor.name.decode()] = tuple(tensor.shape[: tensor.rank])
+        return shapes
+
+    @property
+    def variant(self) -> str:
+        """The name of the selected variant; empty for a release with one set of shapes."""
+        self._opened()
+        return str(self._functions.edge_variant(self._model, -1), "utf-8") if self._count_variants() else ""
+
+    def select(self, variant: str) -> None:
+        """Select a variant by its name; `inputs` and `outputs` are its own then.
+
+        Raises:
+            EdgeError: There is none of this name.
+        """
+        self._opened()
+        self._call("edge_select", self._model, variant.encode())
+
+    @property
     def states(self) -> dict[str, str]:
         """Outputs that `step` keeps for the next step, by the names of the inputs that they become."""
         outputs = [name for name, _ in self._tensors("output")]
@@ -272,7 +307,8 @@ class Model:
     def run(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
         """Compute the outputs, by name; those whose size depends on the data are cut to it.
 
-        A state is passed and returned as any other input and output: what `step` keeps is not used.
+        A state is passed and returned as any other input and output: what `step` keeps is not used. Of a release with
+        several variants, the one that has the shapes of the arrays is selected.
 
         Args:
             inputs: Arrays by name, each of its input's shape and of a dtype that fits it without loss.
@@ -281,6 +317,8 @@ class Model:
             EdgeError: The model failed, or was closed.
             ValueError: An input is missing, unknown, or of another shape or type.
         """
+        if self._count_variants():
+            self._select_for(inputs)
         self._write(inputs, self.inputs)
         self._call("edge_run", self._model)
         return self.outputs()
@@ -382,6 +420,22 @@ class Model:
                     f"input {name} is {given.dtype}{list(given.shape)}, not {place.dtype}{list(place.shape)}"
                 )
             place[...] = given
+
+    def _count_variants(self) -> int:
+        return int(self._functions.edge_variants(self._model)) if hasattr(self._functions, "edge_variants") else 0
+
+    def _select_for(self, inputs: Mapping[str, Any]) -> None:
+        """Select the variant with the shapes of arrays; `_write` refuses those of other names."""
+        self._opened()
+        names = [name for name, _ in self._tensors("input")]
+        given = [(number, np.shape(inputs[name])) for number, name in enumerate(names) if name in inputs]
+        sizes = [(ctypes.c_int64 * len(shape))(*shape) for _, shape in given]  # alive until the call has ended
+        pairs = zip(given, sizes, strict=True)
+        shapes = (_Shape * len(given))(*(_Shape(number, len(shape), array) for (number, shape), array in pairs))
+        try:
+            self._call("edge_set_shapes", self._model, len(given), shapes)
+        except EdgeError as error:
+            raise ValueError(str(error)) from error
 
     def _opened(self) -> None:
         if not self._model:

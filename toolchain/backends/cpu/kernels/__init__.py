@@ -67,6 +67,12 @@ NAMES = tuple(_TEMPLATES)
 WITH_LARGER_WEIGHTS = (winograd.NAME,)
 """Those that store more numbers than the layer's weights have. Variants of them are left out together with them."""
 
+_PACKED_BY_PLACE = {sparse.NAME, sparse_dense.NAME}
+"""Templates whose packed weights hold offsets into their layer's data."""
+
+Packing = tuple[str, int, int]
+"""What decides how weights are packed: a template, the blocks of a tile, and the size of Winograd's tiles."""
+
 _Layer = TypeVar("_Layer", bound=Layer)
 
 # For 390 layers with up to 24 candidates each, these find kernels that take 0.1 % longer than the best of all, by three
@@ -166,6 +172,22 @@ def variants(layer: Layer, machine: Machine, *, without: frozenset[str] = frozen
     return sorted(ranked, key=lambda candidate: candidate.cost)[: _MOST_TUNED - len(listed)]
 
 
+def by_packing(layer: Layer, machine: Machine, *, without: frozenset[str] = frozenset()) -> dict[Packing, Candidate]:
+    """Return the cheapest choice for each way to pack a layer's weights; arguments as `candidates`."""
+    layer = task_of(layer)
+    cheapest: dict[Packing, Candidate] = {}
+    for template in _covering(layer, without):
+        if template.NAME in _PACKED_BY_PLACE:
+            continue
+        more = template.variants(layer, machine) if hasattr(template, "variants") else []
+        for config, cost in (*template.configs(layer, machine), *more):
+            settings = vars(config)
+            packing = (template.NAME, settings.get("blocks", 0), settings.get("tile", 0))
+            if packing not in cheapest or cost < cheapest[packing].cost:
+                cheapest[packing] = Candidate(Choice(template.NAME, config), cost)
+    return cheapest
+
+
 def default(layer: Layer, machine: Machine, *, without: frozenset[str] = frozenset()) -> Choice:
     """Return the choice that is likely the fastest.
 
@@ -183,7 +205,11 @@ def in_bfloat16(layer: _Layer, machine: Machine, without: frozenset[str] = froze
 
     Estimates are of processors with the instruction.
     """
-    if not isinstance(layer, (Conv, Dense, Attention)) or getattr(layer, "vectors", 0) or getattr(layer, "bits", 0):
+    if not isinstance(layer, (Conv, Dense, Attention)):
+        return layer
+    if isinstance(layer, (Conv, Dense)) and layer.vectors:
+        return layer
+    if isinstance(layer, Dense) and layer.bits:
         return layer
     rounded = replace(layer, bfloat16=True)
     if not is_covered(rounded, without):
