@@ -277,11 +277,6 @@ def precision(row: Row) -> str:
     return "int8" if row.network.endswith("-int8") else "float32"
 
 
-def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Write rows as JSON."""
-    path.write_text(json.dumps([row.document() for row in rows], indent=2) + "\n", encoding="utf-8")
-
-
 def read_rows(path: Path) -> list[Row]:
     """Read rows from a file of JSON."""
     keys = ("core", "network", "engine")

@@ -153,7 +153,7 @@ def main() -> int:
         try:
             return modelled(options)
         except ToolchainError as fault:
-            print(f"{fault.message}\n{fault.details}\n{fault.hint}", file=sys.stderr)
+            tell("\n".join(filter(None, (fault.message, fault.details, fault.hint))))
             return 2
     kinds = [board.load(name).resolved() for name in options.boards]
     emulators = [_arm_networks.find(kind.machine, options.qemu) for kind in kinds if options.networks]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import subprocess
@@ -113,7 +114,7 @@ def test_a_table_compares_each_peer_with_our_build_of_the_same_precision():
 def test_rows_are_read_as_they_were_written(tmp_path):
     rows = [Row("cortex-a72", "net", "ours", COST, 1e-6), Row("cortex-a72", "net", "ncnn", COST, None, "its own")]
     path = tmp_path / "rows.json"
-    _arm_peers.write_rows(path, rows)
+    path.write_text(json.dumps([row.document() for row in rows]))
     assert _arm_peers.read_rows(path) == rows
 
 
@@ -195,8 +196,7 @@ def test_lines_come_from_memory_unless_a_cache_has_them(plugin):
     every = [f"load {number * 64:x}" for number in range(1001, 1033)]  # 2 KiB: twice the first cache
     lines = plugin([*every, *every], "last=1:2", "last=4:4").lines
     assert lines[4] == Lines(foreseen=30, other=2)  # the second of a stream is not foreseen yet
-    assert lines[1].total == 64
-    assert lines[1].other <= 3
+    assert lines[1] == Lines(foreseen=60, other=4)
 
 
 def test_lines_in_no_order_are_not_foreseen(plugin):
