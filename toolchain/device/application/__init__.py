@@ -129,6 +129,7 @@ echo end
 LAUNCH = """
 mkdir -p run
 rm -f run/words
+: >run/words # now, while there is still room for it: without it no command would be started
 setsid sh -c {job} trial "$ROOT" "$file" "$new" "$old" </dev/null >trial.log 2>&1 9>&9 &
 wait $! || true
 cat trial.log
