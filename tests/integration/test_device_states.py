@@ -1,6 +1,6 @@
 """Every named state of a device, interrupted: killed, without power once and at every boot, and with a full disk.
 
-CI runs every 16th case, `make cuts` and `make nightly` all of them. docs/device.md has the table of the states.
+CI runs every 24th case, `make cuts` and `make nightly` all of them. docs/device.md has the table of the states.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from toolchain.device.lock import Owner
 
 BOOTS = int(os.environ.get("TOOLCHAIN_BOOTS", "2"))
 """How many boots of a device that loses its power at each of them are tried; at each of them it is cut twice."""
-_STEP = 16
+_STEP = 24
 _MIB = 48
 _FEW_FILES = ("-N", "1024", "-m", "0")
 _AT_BOOT = tuple(state.halt for state in STATES if state.work == "recovery")
