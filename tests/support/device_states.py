@@ -112,7 +112,7 @@ WORKS = {
     "migration": deploy,
 }
 _SWITCH = ("mv", "-T .current-new current")
-_UNDO = ("ln", "-s generations/* .current-new")
+_UNDO = ("mv", "-T .current-old current")
 _AGAIN = ("timeout", "-s KILL * sh -c sh */restart *")
 
 
@@ -160,20 +160,20 @@ STATES = (
     State("trial", "on trial", Halt(*_SWITCH, after=True)),
     State("trial", "restarting", Halt(*_AGAIN)),
     State("trial", "waiting", Halt("timeout", "-s KILL * /health *")),
-    State("trial", "healthy", Halt("rm", "-f trial")),
-    State("trial", "proved", Halt("rm", "-f trial", after=True), "either"),
-    State("trial", "unhealthy", Halt(*_UNDO, count=2), release="mute"),
-    State("trial", "taken back", Halt(*_SWITCH, after=True, count=2), release="mute"),
+    State("trial", "healthy", Halt("rm", "-f trial *")),
+    State("trial", "proved", Halt("rm", "-f trial *", after=True), "either"),
+    State("trial", "unhealthy", Halt(*_UNDO), release="mute"),
+    State("trial", "taken back", Halt(*_UNDO, after=True), release="mute"),
     State("trial", "restarting the old", Halt(*_AGAIN, count=2), release="mute"),
-    State("trial", "ended", Halt("rm", "-f trial", after=True), release="mute"),
+    State("trial", "ended", Halt("rm", "-f trial *", after=True), release="mute"),
     State("roll-back", "going back", Halt(*_SWITCH)),
     State("roll-back", "gone back", Halt(*_SWITCH, after=True), "either", "older"),
     State("roll-back with a trial", "back on trial", Halt(*_SWITCH, after=True), release="older"),
-    State("recovery", "found", Halt("rm", "-f .current-new")),
-    State("recovery", "returning", Halt(*_SWITCH)),
-    State("recovery", "returned", Halt(*_SWITCH, after=True)),
-    State("recovery", "closing", Halt("rm", "-f trial")),
-    State("recovery", "closed", Halt("rm", "-f trial", after=True)),
+    State("recovery", "found", Halt("readlink", ".current-old")),
+    State("recovery", "returning", Halt(*_UNDO)),
+    State("recovery", "returned", Halt(*_UNDO, after=True)),
+    State("recovery", "closing", Halt("rm", "-f trial *")),
+    State("recovery", "closed", Halt("rm", "-f trial *", after=True)),
     State("update", "unpacking", Halt("head", "-c *", count=2)),
     State("update", "unpacked", Halt("chmod", "444 *")),
     State("update", "assembled", Halt("mv", "releases/.new-* releases/*", after=True)),

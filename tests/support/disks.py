@@ -90,6 +90,9 @@ class Disk:
         filler = self.point / "filler"
         filler.mkdir()
         with (filler / "blocks").open("wb") as stream:
+            with contextlib.suppress(OSError):
+                for number in range(1 << 20 if of_files else 0):
+                    (filler / str(number)).symlink_to("nowhere")
             size = step = 1 << 20
             while step >= _SECTOR:
                 try:
@@ -98,9 +101,6 @@ class Disk:
                 except OSError:
                     step //= 2
                     size -= step
-        with contextlib.suppress(OSError):
-            for number in range(1 << 20 if of_files else 0):
-                (filler / f"{number:0200}").symlink_to("nowhere")
         try:
             yield
         finally:

@@ -177,7 +177,8 @@ echo back
 # A release is on trial until its application is healthy. During the trial a file has `NEW OLD BEGAN`, two generations
 # and a time, with 0 for OLD if there was none, and on a second line the command that makes the application follow
 # `current` when that is OLD again. An interrupted switch may have left its link. The disk may be full: what only tells
-# what happened must not keep the release from being taken back, nor the application from being restarted.
+# what happened must not keep the release from being taken back, nor the application from being restarted, and the link
+# for the way back, `.current-old`, was made before the switch: a file system may have no room for another one.
 UNDO = f"""
 switch_to() {{
   number=$1
@@ -191,8 +192,14 @@ switch_to() {{
   fi
 }}
 read_trial() {{ {{ read -r new old began && read -r again; }} <trial; }}
-undo() {{ [ "$(readlink current || true)" != "generations/$new" ] || switch_to "$old"; }}
-ended() {{ echo interrupted >>trial.log || :; rm -f trial; {SYNC}; }}
+switch_back() {{
+  [ "$(readlink .current-old || true)" = "generations/$old" ] && [ -d "generations/$old" ] || return
+  case $(readlink -f "$(command -v ln)") in *toybox*) return 1 ;; esac
+  mv -T .current-old current || return
+  {SYNC}
+}}
+undo() {{ [ "$(readlink current || true)" != "generations/$new" ] || switch_back || switch_to "$old"; }}
+ended() {{ echo interrupted >>trial.log || :; rm -f trial .current-old; {SYNC}; }}
 """
 
 _RECOVER = f"""{UNDO}
