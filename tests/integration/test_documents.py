@@ -341,6 +341,7 @@ echo '{"_meta": {"hostvars": {"kitchen": {"ansible_host": "10.0.0.8", "edge_boar
         ("ssh-keygen", Run({"ssh-keygen -t": "ssh-keygen -q -N '' -t"})),
         ("toolchain package --unpack", Run()),
         ("scp trusted", Shown("it changes /etc; test_signed.py has devices with an /etc of their own")),
+        ("CLIENT verify", Shown("test_conformance.py calls clients so")),
         ("toolchain affected", Shown("test_rollout.py and test_affected.py run it")),
     ],
     "docs/tuning.md": [

@@ -20,7 +20,7 @@ import struct
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,13 +51,13 @@ class Disk:
         point: Where it is mounted.
     """
 
-    def __init__(self, folder: Path, mib: int = 128) -> None:
+    def __init__(self, folder: Path, mib: int = 128, options: Sequence[str] = ()) -> None:
         self.image = folder / "disk.img"
         self.point = folder / "mounted"
         self.point.mkdir()
         with self.image.open("wb") as stream:
             stream.truncate(mib << 20)
-        _tool("mkfs.ext4", "-q", "-F", self.image)
+        _tool("mkfs.ext4", "-q", "-F", *options, self.image)
 
     @contextlib.contextmanager
     def mounted(self) -> Iterator[Path]:
@@ -85,6 +85,28 @@ class Disk:
             os.close(handle)
 
     @contextlib.contextmanager
+    def full(self, *, of_files: bool = False) -> Iterator[None]:
+        """Leave no free block for a block of code; with `of_files`, no free inode either."""
+        filler = self.point / "filler"
+        filler.mkdir()
+        with (filler / "blocks").open("wb") as stream:
+            with contextlib.suppress(OSError):
+                for number in range(1 << 20 if of_files else 0):
+                    (filler / str(number)).symlink_to("nowhere")
+            size = step = 1 << 20
+            while step >= _SECTOR:
+                try:
+                    os.posix_fallocate(stream.fileno(), size - step, step)
+                    size += step
+                except OSError:
+                    step //= 2
+                    size -= step
+        try:
+            yield
+        finally:
+            shutil.rmtree(filler)
+
+    @contextlib.contextmanager
     def kept_busy(self) -> Iterator[None]:
         """Let another program sync a file of its own all the time, so that renames reach the disk before data does."""
         ended = threading.Event()
@@ -104,11 +126,11 @@ class Disk:
             thread.join()
 
 
-def cuttable(folder: Path) -> Disk:
-    """Return a disk that can be cut; leave the test out where there can be none."""
+def cuttable(folder: Path, mib: int = 128, options: Sequence[str] = ()) -> Disk:
+    """Return a disk that can be cut; leave the test out where there can be none. `options` are those of mkfs.ext4."""
     tools = all(shutil.which(name) for name in ("mkfs.ext4", "mount", "umount"))
     require("a power cut", "root and e2fsprogs", present=os.geteuid() == 0 and tools)
-    made = Disk(folder)
+    made = Disk(folder, mib, options)
     try:
         with made.mounted():
             pass

@@ -31,6 +31,7 @@ SWITCHES = frozenset(
         # How much the tests do, and what they write down.
         *(
             "BOARD_NETWORKS",
+            "BOOTS",
             "CHAOS",
             "CUTS",
             "EVERY_STATE",

@@ -32,7 +32,7 @@ mkdir -p blobs/partial blobs/sha256 releases runners servers libraries inputs un
 # Removes what a killed deploy may have left, but nothing that a link points to.
 SWEEP = f"""{_LAYOUT}
 rm -rf releases/.new-* runners/.new-* servers/.new-* libraries/.new-* inputs/.new-* .trash-* .current-* current_* run/*
-rm -f .lib-* lib_*
+rm -f .lib-* lib_* .trial-new .recover-new releases/*/.new-signed
 current=$(readlink current || true)
 number=${{current#generations/}}
 for link in generations/*; do
@@ -176,7 +176,9 @@ echo back
 
 # A release is on trial until its application is healthy. During the trial a file has `NEW OLD BEGAN`, two generations
 # and a time, with 0 for OLD if there was none, and on a second line the command that makes the application follow
-# `current` when that is OLD again. An interrupted switch may have left its link.
+# `current` when that is OLD again. An interrupted switch may have left its link. The disk may be full: what only tells
+# what happened must not keep the release from being taken back, nor the application from being restarted, and the link
+# for the way back, `.current-old`, was made before the switch: a file system may have no room for another one.
 UNDO = f"""
 switch_to() {{
   number=$1
@@ -190,8 +192,14 @@ switch_to() {{
   fi
 }}
 read_trial() {{ {{ read -r new old began && read -r again; }} <trial; }}
-undo() {{ [ "$(readlink current || true)" != "generations/$new" ] || switch_to "$old"; }}
-ended() {{ echo interrupted >>trial.log; rm -f trial; {SYNC}; }}
+switch_back() {{
+  [ "$(readlink .current-old || true)" = "generations/$old" ] && [ -d "generations/$old" ] || return
+  case $(readlink -f "$(command -v ln)") in *toybox*) return 1 ;; esac
+  mv -T .current-old current || return
+  {SYNC}
+}}
+undo() {{ [ "$(readlink current || true)" != "generations/$new" ] || switch_back || switch_to "$old"; }}
+ended() {{ echo interrupted >>trial.log || :; rm -f trial .current-old; {SYNC}; }}
 """
 
 _RECOVER = f"""{UNDO}
@@ -200,10 +208,12 @@ mkdir -p run
 code=0
 read_trial || {{ ended; exit 0; }}
 undo
-timeout -s KILL 120 sh -c "$again" >run/again 2>&1 </dev/null 9>&- || code=$?
+words=run/again
+(: >$words) 2>/dev/null || words=/dev/null
+timeout -s KILL 120 sh -c "$again" >$words 2>&1 </dev/null 9>&- || code=$?
 ended
 echo "recovered $new $old $code"
-[ $code = 0 ] || tail -n 5 run/again
+[ $code = 0 ] || tail -n 5 $words
 """
 
 # The next holder of the lock ends a trial that was interrupted, in any slot: a slot's unit finds the lock taken, and
@@ -242,7 +252,7 @@ if [ -e lock.within ]; then
   flock -n 8 8>&8 || exit 0
 fi
 [ -e trial ] || exit 0
-printf 'busy %s///0 the device itself\\trolling back an interrupted trial\\t\\t\\n' $$ >lock
+printf 'busy %s///0 the device itself\\trolling back an interrupted trial\\t\\t\\n' $$ >lock || :
 {UNDO}
 if read_trial; then undo; echo "generation $new was on trial; generation $old is current again"; fi
 ended

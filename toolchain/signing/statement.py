@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
@@ -79,6 +80,13 @@ def read(data: bytes, where: str) -> Statement:
         raise VerificationError(
             f"{where} is not a valid statement about a release", details=words(fault), hint="sign the package again"
         ) from fault
+    if not json.loads(data, object_pairs_hook=_has_each_key_once):
+        # Readers differ in which of the two values they take, and devices refuse it.
+        raise VerificationError(f"{where} has a key twice", hint="sign the package again")
     if statement.minimum is not None and statement.minimum > statement.sequence:
         raise VerificationError(f"{where} has a minimum above its own sequence", hint="sign the package again")
     return statement
+
+
+def _has_each_key_once(pairs: list[tuple[str, Any]]) -> bool:
+    return len(dict(pairs)) == len(pairs)

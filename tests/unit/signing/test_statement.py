@@ -59,6 +59,12 @@ def test_refuses_what_is_no_statement_at_all(data):
         statement.read(data, "it")
 
 
+def test_refuses_a_key_twice():
+    whole = statement.read(read().encoded(), "it").encoded()
+    with pytest.raises(VerificationError, match="a key twice"):
+        statement.read(whole.replace(b'"sequence"', b'"sequence": 9, "sequence"'), "it")
+
+
 def test_is_about_a_bundle(tiny):
     said = statement.about(tiny.manifest, tiny.digest, Order(2, 1))
     assert (said.bundle, said.model, said.board) == (tiny.digest, tiny.manifest.name, tiny.manifest.board)

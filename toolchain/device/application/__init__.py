@@ -72,12 +72,14 @@ settle() { if [ -n "$health" ]; then await; else sleep 1 9>&-; first=; active; f
 # release again: whenever the power fails, what starts next has proved itself.
 _MARK = f"""
 mark() {{
+  rm -f .current-old
+  [ "$old" = 0 ] || ln -s "generations/$old" .current-old || return
   printf '%s %s %s\\n%s\\n' "$new" "$old" "$(date +%s)" "$again" >.trial-new || return
   {SYNC}
   mv -f .trial-new trial || return
   {SYNC}
 }}
-unmark() {{ rm -f trial; {SYNC}; }}
+unmark() {{ rm -f trial .current-old; {SYNC}; }}
 begin() {{ [ "$new" = "$old" ] || {{ mark && switch_to "$new"; }}; }}
 restarted() {{ window; bounded "$1"; }}
 lines() {{ cut -c 1-500 | sed "s/^/$1 /"; }}
@@ -129,6 +131,7 @@ echo end
 LAUNCH = """
 mkdir -p run
 rm -f run/words
+: >run/words # now, while there is still room for it: without it no command would be started
 setsid sh -c {job} trial "$ROOT" "$file" "$new" "$old" </dev/null >trial.log 2>&1 9>&9 &
 wait $! || true
 cat trial.log

@@ -101,7 +101,12 @@ MappedFile::MappedFile(const std::string& path, const std::string& sha256)
     FailWithErrno(kExitInput, "cannot open the file", path);
   }
   if (!S_ISREG(status.st_mode)) throw Fault(kExitInput, "not a regular file", path);
-  if (status.st_size != 0) Map(file.get(), static_cast<size_t>(status.st_size));
+  // 32 bits would keep only the rest of a longer size, and the file would pass for a shorter one.
+  const auto size = static_cast<size_t>(status.st_size);
+  if (status.st_size != static_cast<off_t>(size)) {
+    throw Fault(kExitInput, "the file is larger than this device's memory", path);
+  }
+  if (size != 0) Map(file.get(), size);
   if (sha256.empty()) return;
   const bool is_signed = HexSha256(bytes()) == sha256;
   if (is_signed && (size_ == 0 || mprotect(data_, size_, PROT_READ) == 0)) return;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <vector>
 
 #include "../crypto/crypto.h"
 #include "../model/fault.h"
@@ -60,8 +61,14 @@ int64_t Sequence(const JsonNode& node) {
 Statement ReadStatement(const std::string& text, const std::string& path) {
   const JsonNode root = JsonNode::ParseObject(text, path);
   const std::set<std::string> known = {"board", "bundle", "minimum", "model", "schema", "sequence"};
-  for (const std::string& key : root.Keys()) {
+  const std::vector<std::string> keys = root.Keys();
+  for (const std::string& key : keys) {
     if (known.count(key) == 0) root.Get(key).Fail("is unknown to this device");
+  }
+  // Each key is before a colon, and no valid name or digest has one. A key that occurs twice has two
+  // values, and readers differ in which of them they take.
+  if (static_cast<size_t>(std::count(text.begin(), text.end(), ':')) != keys.size()) {
+    Refuse("a key occurs twice in the statement", path);
   }
   if (root.Get("schema").Integer() != 1) root.Get("schema").Fail("is unknown to this device");
   Statement statement;

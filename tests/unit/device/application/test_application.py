@@ -341,3 +341,24 @@ def test_a_device_without_the_tools_is_told_before(store, monkeypatch):
 def test_a_device_without_trials_has_none(store):
     store.facts()
     assert application.trial(store) is None
+
+
+def test_a_full_disk_does_not_keep_the_start_from_taking_a_release_back(tmp_path):
+    """Nothing can be written and no link made, and yet the application must not start on what has not proved itself."""
+    (tmp_path / "generations").mkdir()
+    for number, name in enumerate(("old", "new"), 1):
+        (tmp_path / "releases" / name).mkdir(parents=True)
+        (tmp_path / "generations" / str(number)).symlink_to(f"../releases/{name}")
+    (tmp_path / "current").symlink_to("generations/2")
+    (tmp_path / ".current-old").symlink_to("generations/1")
+    (tmp_path / "trial").write_text("2 1 5\ntrue\n")
+    for name in ("lock", "trial.log"):
+        (tmp_path / name).symlink_to("/dev/full")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "ln").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "bin" / "ln").chmod(0o755)
+    (tmp_path / "recover").write_text(scripts.AT_START)
+    environment = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    done = subprocess.run(["sh", tmp_path / "recover"], env=environment, check=False, capture_output=True, timeout=60)
+    assert (done.returncode, (tmp_path / "current").resolve().name) == (0, "old"), done.stderr
+    assert not (tmp_path / "trial").exists()

@@ -1,0 +1,52 @@
+"""The conformance tests of signed releases, on the clients of this project; docs/security.md has their table."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+
+from tests.conformance import cases, run
+from tests.conformance.cases import CASES
+from tests.support.paths import ROOT
+
+MANUAL = ROOT / "docs" / "security.md"
+
+
+@pytest.fixture(scope="module")
+def results(tiny, alice, bob, program, tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EDGE_RUNNER", str(program.path))
+        rows = []
+        for case in CASES:
+            setting = cases.Setting(alice, bob, tiny, tmp_path_factory.mktemp("case"))
+            case.make(setting)
+            rows.append((case, {title: run.result(client, case, setting, title) for title, client in run.OURS.items()}))
+    return rows
+
+
+def test_each_client_does_what_it_must(results):
+    wrong = [
+        (case.name, title, found.text)
+        for case, row in results
+        for title, found in row.items()
+        if not found.ok and not run.is_excused(title, case)
+    ]
+    assert wrong == []
+
+
+def test_the_manual_has_the_table(results):
+    lines = list(run.table(results))
+    text = MANUAL.read_text()
+    begin = text.index(lines[0])
+    assert text[begin:].splitlines()[: len(lines)] == lines
+
+
+def test_a_client_is_any_program(tiny, alice, bob, tmp_path):
+    setting = cases.Setting(alice, bob, tiny, tmp_path)
+    client = run.program([sys.executable, str(ROOT / "tests" / "data" / "conformance" / "accepts_all.py")])
+    case = next(case for case in CASES if case.name == "no signature file")
+    case.make(setting)
+    found = run.result(client, case, setting, "a program")
+    assert (found.ok, bool(re.match("installs other files", found.text))) == (False, True)
