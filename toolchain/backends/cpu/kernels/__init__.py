@@ -183,7 +183,9 @@ def in_bfloat16(layer: _Layer, machine: Machine, without: frozenset[str] = froze
 
     Estimates are of processors with the instruction.
     """
-    if not isinstance(layer, (Conv, Dense, Attention)) or getattr(layer, "vectors", 0) or getattr(layer, "bits", 0):
+    if not isinstance(layer, (Conv, Dense, Attention)) or getattr(layer, "vectors", 0):
+        return layer
+    if isinstance(layer, Dense) and layer.bits:
         return layer
     rounded = replace(layer, bfloat16=True)
     if not is_covered(rounded, without):
