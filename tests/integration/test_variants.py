@@ -228,10 +228,10 @@ def test_a_python_application_selects_variants(sdk, pictures, tmp_path):
 
 
 def test_a_virtual_board_compares_each_variant(virtual_boards, tmp_path):
-    images.require(board.load("pynq").image)
+    images.require(board.load("rpi4").image)
     path = nets.save(variant_nets.pictures(), tmp_path)
-    words = ["--board", "pynq", "--host", virtual_boards.name("pynq"), "--devices", virtual_boards.devices]
-    seen = done("deploy", path, *WORDS, *words, "--without", "vta", "--budget", 0, "--threads", 1, "--json", "-")
+    words = ["--board", "rpi4", "--host", virtual_boards.name("rpi4"), "--devices", virtual_boards.devices]
+    seen = done("deploy", path, *WORDS, *words, "--budget", 0, "--threads", 1, "--json", "-")
     assert [variant["outputs"]["ok"] for variant in json.loads(seen.out)["variants"]] == [True, True]
 
 

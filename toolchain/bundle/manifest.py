@@ -128,7 +128,12 @@ class HalfOutput:
 
     def __str__(self) -> str:
         off = "not finite" if self.max_rel is None else f"{self.max_rel:.1e} of the largest value off"
-        return f"{self.name} {off} (limit {self.limit:.0e})"
+        return f"{self.name} {off} (limit {self.limit_text})"
+
+    @property
+    def limit_text(self) -> str:
+        """The limit with as many digits as it needs."""
+        return f"{self.limit:.1e}".replace(".0e", "e")
 
 
 @dataclass(frozen=True)

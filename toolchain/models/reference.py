@@ -51,7 +51,6 @@ _MARGIN = 4
 # Half precision has 11 bits: 5e-4 at each rounding, of which a deep network has many. bfloat16 has 8.
 _FLOAT16_TOLERANCE = 2e-2
 _BFLOAT16_TOLERANCE = 1e-1
-_INT4_TOLERANCE = 1e-1  # with a scale for each block of weights
 
 # The oldest opset that ONNX Runtime promises to support.
 _OLDEST = 7
@@ -64,7 +63,7 @@ _NEWEST_OPSET, _NEWEST_IR = 26, 13
 def tolerance(source: SourceModel, *, float16: bool = False, bfloat16: bool = False, weights: str = "") -> float | None:
     """Return the limit for a model's relative difference if it does not follow from its output's dtype."""
     if weights == "int4":
-        return _INT4_TOLERANCE
+        return LARGEST_TOLERANCE  # weights that are normally distributed are off by 9 % of their deviation
     if _is_quantized(source) or weights == "int8":
         return _QUANTIZED_TOLERANCE
     types = _computed_types(source.proto)

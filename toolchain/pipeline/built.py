@@ -105,7 +105,7 @@ def half_section(half: InHalf) -> Part:
         (
             output.name,
             "not finite" if output.max_rel is None else f"{output.max_rel:.1e}",
-            f"{output.limit:.0e}",
+            output.limit_text,
             "within" if output.ok else "beyond",
         )
         for output in half.outputs

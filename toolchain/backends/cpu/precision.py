@@ -39,12 +39,15 @@ def summary_of_weights(module: tvm.IRModule, *, is_requested: bool) -> list[str]
 
     Args:
         module: A Relax module of scheduled kernels.
-        is_requested: Whether the user asked for them, so that it is worth a line if there are none.
+        is_requested: Whether the user asked for them: then there is a line even if there are none, and it names the
+            kernels in float32.
     """
     products = _products(module)
     if not is_requested and not any(name.startswith(PACKED) for name in products):
         return []
-    return [_summary(products, PACKED, "have weights of 4 or 8 bits")]
+    line = _summary(products, PACKED, "have weights of 4 or 8 bits")
+    # Others may be in another reduced precision, which has a line of its own.
+    return [line if is_requested else line.partition(";")[0]]
 
 
 def _products(module: tvm.IRModule) -> dict[str, int]:
