@@ -159,7 +159,7 @@ STATES = (
     State("trial", "marked", Halt("mv", "-f .trial-new trial", after=True)),
     State("trial", "on trial", Halt(*_SWITCH, after=True)),
     State("trial", "restarting", Halt(*_AGAIN)),
-    State("trial", "waiting", Halt("timeout", "-s KILL * /health *")),
+    State("trial", "waiting", Halt("timeout", "-s KILL */health *")),
     State("trial", "healthy", Halt("rm", "-f trial *")),
     State("trial", "proved", Halt("rm", "-f trial *", after=True), "either"),
     State("trial", "unhealthy", Halt(*_UNDO), release="mute"),
