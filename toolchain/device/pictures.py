@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from toolchain.bundle.manifest import Manifest
 from toolchain.device.runner import Run
 from toolchain.errors import OutputError, VerificationError
-from toolchain.native.pictures import OBJECT, Computer, Raw
+from toolchain.native.pictures import Computer, Raw
+from toolchain.native.steps import OBJECT
 from toolchain.pictures import Plan
 
 # Every step before the model rounds alike on all processors. After it, exponentials may differ in their last bits.

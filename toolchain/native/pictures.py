@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import ctypes
-import functools
-import importlib.metadata
-import platform
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from toolchain import architecture, files, locks, process, resources, temporary
+from toolchain import resources
 from toolchain.errors import InputError
+from toolchain.native import steps
+from toolchain.native.steps import OBJECT, REASON_BYTES
 from toolchain.pictures import plan as plans
 from toolchain.pictures.plan import Plan
 
-_SOURCES = ("axis.cc", "objects.cc", "picture.cc", "prepare.cc", "host.cc")
-# Without contraction, as on devices: all processors round alike.
-_FLAGS = (
-    *("-std=c++17", "-O2", "-g0", "-ffp-contract=off", "-fno-exceptions", "-fno-rtti", "-fno-sanitize=undefined"),
-    *("-fPIC", "-fvisibility=hidden"),
-)
-_BUILD_S = 600.0
-_REASON_BYTES = 192
 FORMATS = ("rgb", "bgr", "rgba", "gray", "nv12", "yuyv")
 """Formats of raw pictures, in the order of their numbers from 1."""
 _KINDS = ("scale", "mean", "std")
@@ -61,10 +51,6 @@ class _Picture(ctypes.Structure):
     )
 
 
-OBJECT = np.dtype([("label", "<i4"), *((name, "<f4") for name in ("score", "left", "top", "right", "bottom"))])
-"""One object: a class with its score, and the box in pixels of the picture, or zeros."""
-
-
 @dataclass(frozen=True)
 class Raw:
     """A raw picture: `data` has the bytes of its rows, as `edge_image` in the C library."""
@@ -87,8 +73,8 @@ class Computer:
     """Computes the steps of a plan on this machine; not for use by two threads at once."""
 
     def __init__(self, plan: Plan, progress: Callable[[str], None] | None = None) -> None:
-        self._functions, self._plan = _library(progress), plan
-        self._handle, self._reason = ctypes.c_void_p(), ctypes.create_string_buffer(_REASON_BYTES)
+        self._functions, self._plan = steps.library(progress), plan
+        self._handle, self._reason = ctypes.c_void_p(), ctypes.create_string_buffer(REASON_BYTES)
         self._call("open", ctypes.byref(_plan_struct(plan)), ctypes.byref(self._handle))
 
     def __del__(self) -> None:
@@ -110,7 +96,7 @@ class Computer:
             FORMATS.index(raw.format) + 1, raw.width, raw.height, raw.data.ctypes.data, raw.data.nbytes, raw.stride
         )
         picture.chroma_stride = raw.chroma_stride
-        self._call("prepare", self._handle, ctypes.byref(picture), _address(result), ctypes.c_size_t(result.nbytes))
+        self._call("prepare", self._handle, ctypes.byref(picture), steps.address(result), ctypes.c_size_t(result.nbytes))
         return result
 
     def find(self, width: int, height: int, output: NDArray[np.float32]) -> NDArray[Any]:
@@ -123,19 +109,13 @@ class Computer:
         objects, count = ctypes.c_void_p(), ctypes.c_size_t()
         size = ctypes.c_size_t(values.size)
         self._call(
-            "find", self._handle, width, height, _address(values), size, ctypes.byref(objects), ctypes.byref(count)
+            "find", self._handle, width, height, steps.address(values), size, ctypes.byref(objects), ctypes.byref(count)
         )
-        if not count.value:
-            return np.empty(0, OBJECT)
-        return np.frombuffer(ctypes.string_at(objects, count.value * OBJECT.itemsize), OBJECT)
+        return steps.objects_at(objects, count)
 
     def _call(self, function: str, *arguments: Any) -> None:
         if getattr(self._functions, f"pictures_{function}")(*arguments, self._reason):
             raise InputError(self._reason.value.decode(), hint=f"{resources.manual('pictures')} describes pictures")
-
-
-def _address(array: NDArray[Any]) -> ctypes.c_void_p:
-    return ctypes.c_void_p(array.ctypes.data)
 
 
 def _plan_struct(plan: Plan) -> _Plan:
@@ -157,47 +137,6 @@ def _plan_struct(plan: Plan) -> _Plan:
     result.most, result.classes, result.candidates = plan.most, plan.classes, plan.candidates
     result.nms, result.score = plan.nms, plan.score
     return result
-
-
-@functools.cache
-def _library(progress: Callable[[str], None] | None) -> ctypes.CDLL:
-    return ctypes.CDLL(str(build(progress)))
-
-
-def build(progress: Callable[[str], None] | None = None) -> Path:
-    """Return the library; it is compiled unless the cache has it for these sources and this compiler.
-
-    Raises:
-        BuildError: The compiler refuses the sources.
-    """
-    target = architecture.of_machine(platform.machine())
-    folder = resources.RUNTIME / "pictures"
-    digests = {path.name: files.sha256_file(path) for path in sorted(folder.iterdir()) if path.suffix in {".cc", ".h"}}
-    identity = [digests, _FLAGS, importlib.metadata.version("ziglang"), target.zig_target]
-    key = files.sha256_bytes(files.canonical_json(identity))[:16]
-    library = files.check_cache() / f"pictures-{key}.so"
-    if library.is_file():
-        return library
-    with locks.hold(files.cache_root() / ".pictures.lock", "the build of the pictures library", _BUILD_S, progress):
-        if not library.is_file():
-            if progress:
-                progress("compiling the steps for pictures for this machine (once; it takes some seconds)")
-            _compile(folder, target, library)
-    return library
-
-
-def _compile(folder: Path, target: architecture.Architecture, library: Path) -> None:
-    # As two commands: the first has the headers of C++, the second does not link its library, which zig would compile
-    # first, for minutes.
-    zig = resources.package_folder("ziglang") / "zig"
-    with temporary.folder() as work, files.atomic_path(library) as made:
-        source = Path(work) / "pictures.cc"
-        source.write_text("".join(f'#include "{folder / name}"\n' for name in _SOURCES), encoding="utf-8")
-        env = {"ZIG_GLOBAL_CACHE_DIR": str(files.cache_root() / "zig"), "ZIG_LOCAL_CACHE_DIR": str(Path(work) / "zig")}
-        machine = ["-target", target.zig_target, f"-mcpu={target.zig_cpu}"]
-        compiled = Path(work) / "pictures.o"
-        process.run([zig, "c++", *machine, *_FLAGS, "-c", source, "-o", compiled], env=env, timeout=_BUILD_S)
-        process.run([zig, "cc", *machine, "-shared", "-s", compiled, "-lm", "-o", made], env=env, timeout=_BUILD_S)
 
 
 def synthetic(plan: Plan, seed: int) -> NDArray[np.uint8]:

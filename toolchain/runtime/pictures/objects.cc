@@ -31,7 +31,7 @@ bool Pipeline::Find(int32_t width, int32_t height, const float* output, size_t c
     return reason->Is("the model's output has %zu numbers, and the pipeline reads %zu", count, expected);
   }
   if (plan_.head == kClasses) {
-    FindClasses(output);
+    steps::RankClasses({plan_.classes, plan_.softmax, plan_.most, plan_.score}, output, &objects_);
     return true;
   }
   Placement place;
@@ -49,27 +49,6 @@ bool Pipeline::Find(int32_t width, int32_t height, const float* output, size_t c
     object.bottom = back(object.bottom, place.top, place.ratio_y, height);
   }
   return true;
-}
-
-void Pipeline::FindClasses(const float* output) {
-  float highest = -INFINITY;
-  double sum = 0;
-  if (plan_.softmax) {
-    for (int32_t i = 0; i < plan_.classes; ++i) highest = std::max(highest, output[i]);
-    for (int32_t i = 0; i < plan_.classes; ++i) sum += std::exp(static_cast<double>(output[i] - highest));
-  }
-  const auto better = [](const Object& one, const Object& other) { return one.score > other.score; };
-  for (int32_t i = 0; i < plan_.classes; ++i) {
-    const double raw = output[i];
-    const double score = plan_.softmax ? std::exp(static_cast<double>(output[i] - highest)) / sum : raw;
-    const Object object = {i, static_cast<float>(score), 0, 0, 0, 0};
-    if (!(object.score > plan_.score)) continue;  // nor NaN
-    const bool is_full = objects_.size() == static_cast<size_t>(plan_.most);
-    if (is_full && !better(object, objects_.back())) continue;
-    if (is_full) objects_.pop_back();
-    // Of equal scores, the first class comes first.
-    objects_.insert(std::upper_bound(objects_.begin(), objects_.end(), object, better), object);
-  }
 }
 
 void Pipeline::FindBoxes(const float* output) {

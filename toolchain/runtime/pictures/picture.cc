@@ -1,7 +1,5 @@
 // Pictures as cameras deliver them: checks, and rows of RGB, BGR or gray pixels.
 #include <algorithm>
-#include <cstdarg>
-#include <cstdio>
 
 #include "pictures.h"
 
@@ -86,14 +84,6 @@ bool CheckNv12(Picture* picture, Reason* reason) {
 }
 
 }  // namespace
-
-bool Reason::Is(const char* format, ...) {
-  va_list values;
-  va_start(values, format);
-  vsnprintf(text, sizeof text, format, values);
-  va_end(values);
-  return false;
-}
 
 bool CheckPicture(Picture* picture, Reason* reason) {
   const int32_t format = picture->format, width = picture->width, height = picture->height;

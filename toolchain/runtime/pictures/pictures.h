@@ -8,14 +8,17 @@
 #include <cstdint>
 #include <vector>
 
+#include "../steps/steps.h"
+
 namespace pictures {
+
+using steps::Object;
+using steps::Reason;
 
 enum Format : int32_t { kRgb = 1, kBgr, kRgba, kGray, kNv12, kYuyv };
 enum Order : int32_t { kAsRgb, kAsBgr, kAsGray };
 enum Kernel : int32_t { kNone, kNearest, kPillow, kOpenCv, kTorch };
 enum Fit : int32_t { kStretch, kLetterbox, kCrop };
-enum Element : int32_t { kFloat32, kFloat16, kUint8, kInt8 };
-enum Arithmetic : int32_t { kMultiply, kSubtract, kDivide };
 enum Head : int32_t { kNoHead, kClasses, kYoloRows, kYoloColumns };
 
 constexpr int32_t kChannels = 3;
@@ -27,16 +30,8 @@ constexpr int32_t kMostObjects = 1000;
 constexpr int32_t kMostCandidates = 1 << 20;
 constexpr int kFilterBits = 22;  // binary digits of a weight in Pillow
 
-// Why something is refused.
-struct Reason {
-  char text[192] = "";
-
-  // Returns false, as the functions do that refuse something.
-  __attribute__((format(printf, 2, 3))) bool Is(const char* format, ...);
-};
-
 struct Operation {
-  int32_t kind;  // Arithmetic
+  int32_t kind;  // steps::Arithmetic
   float values[kChannels];
 };
 
@@ -49,7 +44,7 @@ struct Plan {
   int32_t short_side;      // kCrop: what the picture's shorter side becomes before the crop
   int32_t pad;             // kLetterbox: level of the margins, 0 to 255
   int32_t channels_first;  // NCHW, or else NHWC
-  int32_t element;         // Element
+  int32_t element;         // steps::Element
   int32_t operations;      // number of them; they are applied in order
   Operation operation[kMostOperations];
   int32_t head;        // Head
@@ -69,12 +64,6 @@ struct Picture {
   size_t bytes, stride;
   const uint8_t* chroma;  // kNv12: the second plane; nullptr: it follows the first one
   size_t chroma_bytes, chroma_stride;
-};
-
-// A class, or a box in pixels of the picture.
-struct Object {
-  int32_t label;
-  float score, left, top, right, bottom;
 };
 
 // Where a picture lies on the model's input.
@@ -157,7 +146,6 @@ class Pipeline {
   void Floating(const Rows& rows, Value* input);
   void MakeTable();
   float Computed(float level, int32_t channel) const;
-  void FindClasses(const float* output);
   void FindBoxes(const float* output);
   void Suppress();
 
