@@ -35,6 +35,6 @@ class PictureOptions:
         Raises:
             InputError: A step is wrong.
         """
-        from toolchain.pictures import Steps
+        from toolchain.steps import Steps
 
         return replace(model, pictures=Steps.read(self.pre, self.post, Path()))

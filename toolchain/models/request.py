@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from toolchain.models import inputs
-from toolchain.pictures import Steps
+from toolchain.steps import Steps
 
 Detection = Literal["propose", "use", "off"]
 """What happens to outputs that look like a state: a line about them, or they are the state, or nothing."""

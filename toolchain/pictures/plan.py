@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from toolchain.errors import InputError, ToolchainError
-from toolchain.pictures.steps import POST, PRE, VALUE, Step, Steps, parse
+from toolchain.steps import VALUE, Step, Steps
 from toolchain.tensors import TensorSpec
 
 Order = Literal["rgb", "bgr", "gray"]
@@ -94,10 +94,10 @@ def resolve(steps: Steps, inputs: Sequence[TensorSpec], outputs: Sequence[Tensor
     Raises:
         InputError: A step is wrong, or does not fit the model.
     """
-    plan = _before(parse(steps.pre, PRE), inputs)
-    after = parse(steps.post, POST)
+    plan = _before(steps.before, inputs)
+    after = steps.after
     if outputs is not None and after:
-        plan = _after(plan, after, outputs, steps.labels)
+        plan = _after(plan, after, outputs, steps)
     return Pictures(steps.pre, steps.post, steps.labels, plan)
 
 
@@ -184,7 +184,7 @@ def _resized(plan: Plan, step: Step) -> Plan:
     )
 
 
-def _after(plan: Plan, steps: Sequence[Step], outputs: Sequence[TensorSpec], labels: Sequence[str]) -> Plan:
+def _after(plan: Plan, steps: Sequence[Step], outputs: Sequence[TensorSpec], written: Steps) -> Plan:
     names = [step.name for step in steps]
     if names not in (["topk"], ["softmax", "topk"], ["yolo"]):
         raise InputError(
@@ -192,36 +192,18 @@ def _after(plan: Plan, steps: Sequence[Step], outputs: Sequence[TensorSpec], lab
             hint="write --post topk=5, --post softmax --post topk=5, or --post yolo",
         )
     step = steps[-1]
-    number = _output_of(step, outputs)
+    number = step.output(outputs)
     spec = outputs[number]
-    if spec.dtype != "float32" or spec.bound:
-        raise step.fault(f"output {spec} is not float32 of a fixed size")
     plan = replace(plan, output=number)
     plan = _boxes(plan, step, spec) if step.name == "yolo" else _classes(plan, step, spec, softmax=len(steps) > 1)
     if max(plan.classes, plan.candidates) > _MOST_CANDIDATES:
         raise step.fault(f"output {spec} is too large")
-    if labels and len(labels) != plan.classes:
-        raise step.fault(
-            f"there are {len(labels)} labels, but output {spec} has {plan.classes} classes",
-            "write one line for each class",
-        )
+    written.check_labels(step, plan.classes, spec)
     return plan
 
 
-def _output_of(step: Step, outputs: Sequence[TensorSpec]) -> int:
-    names = [spec.name for spec in outputs]
-    if "output" not in step.values and len(names) == 1:
-        return 0
-    if step.values.get("output") not in names:
-        raise step.fault(f"the model's outputs are {', '.join(names)}", f"write output={names[0]}")
-    return names.index(step.values["output"])
-
-
 def _classes(plan: Plan, step: Step, spec: TensorSpec, *, softmax: bool) -> Plan:
-    if not spec.shape or spec.elements != max(spec.shape):
-        raise step.fault(f"output {spec} is not one row of scores")
-    key = "k" if "k" in step.values else VALUE
-    most = step.whole(key, min(5, spec.elements), 1, min(spec.elements, _MOST_OBJECTS))
+    most = step.most(spec, _MOST_OBJECTS)
     # The lowest float: without a limit, each finite score counts.
     lowest = -3.4028234663852886e38
     return replace(plan, head="classes", softmax=softmax, most=most, classes=spec.elements, candidates=1, score=lowest)

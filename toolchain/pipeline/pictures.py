@@ -16,7 +16,7 @@ from toolchain.models import inputs
 from toolchain.models.inputs import Convert
 from toolchain.models.request import Model
 from toolchain.native.pictures import Computer, Raw, synthetic
-from toolchain.pictures import Pictures, Steps
+from toolchain.pictures import Pictures
 from toolchain.progress import Progress
 from toolchain.tensors import TensorSpec
 

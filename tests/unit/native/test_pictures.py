@@ -10,7 +10,7 @@ from tests.support import picture_nets
 from toolchain import pictures
 from toolchain.errors import InputError
 from toolchain.native.pictures import FORMATS, Computer, Raw, synthetic
-from toolchain.pictures import Steps
+from toolchain.steps import Steps
 from toolchain.tensors import TensorSpec
 
 STREAM = np.random.default_rng(0)

@@ -6,7 +6,7 @@ import pytest
 
 from toolchain import pictures
 from toolchain.errors import InputError
-from toolchain.pictures import Steps
+from toolchain.steps import Steps
 from toolchain.tensors import TensorSpec
 
 INPUT = TensorSpec("x", (1, 3, 640, 640), "float32")

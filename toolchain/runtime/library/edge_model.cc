@@ -23,6 +23,7 @@
 #include "../model/stage.h"
 #include "../model/state.h"
 #include "../pictures/pictures.h"
+#include "../sounds/sounds.h"
 #include "../threads/pool.h"
 #include "../trust/approval.h"
 #include "instrument.h"
@@ -264,6 +265,37 @@ pictures::Picture Taken(const edge_image* image) {
           taken.stride, static_cast<const uint8_t*>(taken.chroma), taken.chroma_bytes, taken.chroma_stride};
 }
 
+sounds::Sound Taken(const edge_audio* audio) {
+  Require(audio != nullptr && audio->size >= sizeof(audio->size), "audio.size is not set: use EDGE_AUDIO");
+  edge_audio taken = EDGE_AUDIO;
+  memcpy(static_cast<void*>(&taken), audio, std::min(audio->size, sizeof(taken)));
+  return {taken.format, taken.rate, taken.channels, static_cast<const uint8_t*>(taken.data), taken.bytes};
+}
+
+// SentencePiece marks the beginning of a word so.
+constexpr char kWordMark[] = "\xE2\x96\x81";
+
+// Writes what labels say; spaces at the ends are left out.
+void WriteText(const SoundPlan& steps, const std::vector<sounds::Object>& objects, std::string* text) {
+  text->clear();
+  const auto add = [text](const char* part, size_t size) {
+    if (!text->empty() || size != 1 || *part != ' ') text->append(part, size);
+  };
+  for (const sounds::Object& object : objects) {
+    const std::string& label = steps.labels[static_cast<size_t>(object.label)];
+    if (object.label == steps.space) {
+      add(" ", 1);
+      continue;
+    }
+    for (size_t at = 0; at < label.size();) {
+      const bool is_mark = label.compare(at, sizeof kWordMark - 1, kWordMark) == 0;
+      add(is_mark ? " " : &label[at], 1);
+      at += is_mark ? sizeof kWordMark - 1 : 1;
+    }
+  }
+  while (!text->empty() && text->back() == ' ') text->pop_back();
+}
+
 // What a network leaves in the pool of its device's memory is no other one's.
 void ClearPools() {
   tvm::ffi::Function::GetGlobalRequired("vm.builtin.memory_manager.clear")();
@@ -285,9 +317,14 @@ class OpenModel {
     EnterStage(kExitInput, "reading the parameters", manifest_.params);
     params_ = LoadParams(manifest_);
     Select(0);
-    if (!manifest_.pictures) return;
-    pipeline_.emplace(manifest_.pictures->plan);
-    objects_.reserve(static_cast<size_t>(manifest_.pictures->plan.most));
+    if (manifest_.pictures) {
+      pipeline_.emplace(manifest_.pictures->plan);
+      objects_.reserve(static_cast<size_t>(manifest_.pictures->plan.most));
+    }
+    if (manifest_.sounds) {
+      hearing_.emplace(manifest_.sounds->plan);
+      objects_.reserve(static_cast<size_t>(manifest_.sounds->plan.most));
+    }
   }
 
   bool Changed() const {
@@ -371,19 +408,50 @@ class OpenModel {
                                          reinterpret_cast<const float*>(DataOf(output)),
                                          SizeOf(output) / sizeof(float), &reason);
       if (!found) throw Fault(kExitRunFailed, reason.text);
-      for (const pictures::Object& object : pipeline_->objects()) {
-        const size_t number = static_cast<size_t>(object.label);
-        objects_.push_back({object.label, object.score, object.left, object.top, object.right, object.bottom,
-                            steps.labels.empty() ? "" : steps.labels[number].c_str()});
-      }
+      Label(pipeline_->objects(), steps.labels);
     }
-    return {sizeof(edge_objects), static_cast<int32_t>(objects_.size()), sizeof(edge_object), objects_.data()};
+    return Found("");
+  }
+
+  edge_objects Run(const sounds::Sound& sound) {
+    Require(hearing_.has_value(), "the release has no steps for sounds: build it with --pre wav:rate=N");
+    EnterStage(kExitUsage, "reading the sound", "");
+    objects_.clear();
+    sounds::Reason reason;
+    const SoundPlan& steps = *manifest_.sounds;
+    int32_t windows = 0;
+    Require(hearing_->Open(sound, &windows, &reason), reason.text);
+    for (int32_t window = 0; window < windows; ++window) {
+      const edge_tensor input = Input(0);
+      Require(hearing_->Prepare(window, input.data, input.bytes, &reason), reason.text);
+      Run();
+      if (steps.output < 0) continue;
+      const Tensor& output = outputs_[static_cast<size_t>(steps.output)];
+      const bool found = hearing_->Find(window, reinterpret_cast<const float*>(DataOf(output)),
+                                        SizeOf(output) / sizeof(float), &reason);
+      if (!found) throw Fault(kExitRunFailed, reason.text);
+    }
+    if (steps.output >= 0) Label(hearing_->objects(), steps.labels);
+    text_.clear();
+    if (steps.plan.head == sounds::kLabels) WriteText(steps, hearing_->objects(), &text_);
+    return Found(text_.c_str());
   }
 
   State& state() { return state_; }
   const State& state() const { return state_; }
 
  private:
+  void Label(const std::vector<steps::Object>& objects, const std::vector<std::string>& labels) {
+    for (const steps::Object& object : objects) {
+      objects_.push_back({object.label, object.score, object.left, object.top, object.right, object.bottom,
+                          labels.empty() ? "" : labels[static_cast<size_t>(object.label)].c_str()});
+    }
+  }
+
+  edge_objects Found(const char* text) const {
+    return {sizeof(edge_objects), static_cast<int32_t>(objects_.size()), sizeof(edge_object), objects_.data(), text};
+  }
+
   template <typename Call, typename Keep>
   void Compute(Call call, Keep keep) {
     const Recycling recycling(&recycler_);
@@ -429,7 +497,9 @@ class OpenModel {
   std::set<size_t> has_run_;  // the variants that had a first run
   std::vector<Tensor> outputs_;
   std::optional<pictures::Pipeline> pipeline_;
+  std::optional<sounds::Pipeline> hearing_;
   std::vector<edge_object> objects_;
+  std::string text_;
 };
 
 }  // namespace edge
@@ -445,6 +515,24 @@ void Instrument(edge_model* model, const tvm::ffi::Function& hook) {
 }
 
 DLDevice DeviceOf(const edge_model* model) { return model->opened.model().device(); }
+
+namespace {
+
+// Runs a picture or a sound.
+template <typename Given>
+int RunRaw(edge_model* model, const Given* given, edge_objects* objects, const char* doing) {
+  return Guarded([&] {
+    EnterStage(kExitUsage, doing, "");
+    Require(model != nullptr, "there is no model");
+    // Before the run: what was found must not be lost.
+    Require(objects == nullptr || objects->size >= sizeof(objects->size),
+            "objects.size is not set: use EDGE_OBJECTS");
+    const edge_objects found = model->opened.Run(Taken(given));
+    if (objects != nullptr) Give(found, objects, "objects.size is not set: use EDGE_OBJECTS");
+  });
+}
+
+}  // namespace
 
 }  // namespace edge
 
@@ -594,15 +682,11 @@ int edge_state_load(edge_model* model, const char* file) {
 }
 
 int edge_run_image(edge_model* model, const edge_image* image, edge_objects* objects) {
-  return Guarded([&] {
-    edge::EnterStage(edge::kExitUsage, "reading the picture", "");
-    Require(model != nullptr, "there is no model");
-    // Before the run: what was found must not be lost.
-    Require(objects == nullptr || objects->size >= sizeof(objects->size),
-            "objects.size is not set: use EDGE_OBJECTS");
-    const edge_objects found = model->opened.Run(edge::Taken(image));
-    if (objects != nullptr) Give(found, objects, "objects.size is not set: use EDGE_OBJECTS");
-  });
+  return edge::RunRaw(model, image, objects, "reading the picture");
+}
+
+int edge_run_audio(edge_model* model, const edge_audio* audio, edge_objects* objects) {
+  return edge::RunRaw(model, audio, objects, "reading the sound");
 }
 
 }  // extern "C"

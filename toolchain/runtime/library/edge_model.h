@@ -126,24 +126,46 @@ typedef struct edge_image {
 
 #define EDGE_IMAGE {sizeof(edge_image), 0, 0, 0, NULL, 0, 0, NULL, 0, 0}
 
-/* A class of a picture, or a box in it. */
+/* Formats of sounds. */
+enum {
+  EDGE_WAV = 1,       /* the bytes of a WAV file: PCM of 8, 16, 24 or 32 bits, or floats of 32 or 64 */
+  EDGE_PCM16 = 2,     /* signed samples of 16 bits, as microphones deliver them */
+  EDGE_PCM_FLOAT = 3  /* floats of 32 bits, from -1 to 1 */
+};
+
+/* A sound in the caller's memory, which is read during the call only. Samples are little-endian, and those of
+ * several channels alternate: the model hears their mean. */
+typedef struct edge_audio {
+  size_t size;      /* sizeof(edge_audio) */
+  int32_t format;   /* EDGE_WAV to EDGE_PCM_FLOAT */
+  int32_t rate;     /* samples of a second; 0 for EDGE_WAV, which says it itself */
+  int32_t channels; /* at most 64; 0 for EDGE_WAV */
+  const void* data;
+  size_t bytes;     /* of `data` */
+} edge_audio;
+
+#define EDGE_AUDIO {sizeof(edge_audio), 0, 0, 0, NULL, 0}
+
+/* A class of a picture, or a box in it; or a class of a sound's window, or a label that was heard. */
 typedef struct edge_object {
   int32_t number;    /* of the class, from 0 */
   float score;
-  float left, top;   /* corners in pixels of the picture; zeros of a class without a box */
-  float right, bottom;
+  float left, top;   /* corners in pixels of the picture; zeros of a class without a box. Of a sound, it lies */
+  float right, bottom; /* from second `left` to second `right` */
   const char* label; /* "" where the release has none */
 } edge_object;
 
-/* What was found, the best first. It is the model's memory, valid until its next run. */
+/* What was found, the best first; of a sound, those of its windows in their order, or the labels of a text. It is
+ * the model's memory, valid until its next run. */
 typedef struct edge_objects {
   size_t size; /* sizeof(edge_objects) */
   int32_t count;
   size_t object_size; /* bytes from one to the next: newer libraries may have larger ones */
   const edge_object* objects;
+  const char* text; /* what the labels say, in UTF-8; "" where the release reads no text */
 } edge_objects;
 
-#define EDGE_OBJECTS {sizeof(edge_objects), 0, 0, NULL}
+#define EDGE_OBJECTS {sizeof(edge_objects), 0, 0, NULL, NULL}
 
 /* The version of the interface that the library has: compare it with EDGE_ABI. */
 EDGE_API int32_t edge_abi(void);
@@ -237,6 +259,10 @@ EDGE_API int edge_state_load(edge_model* model, const char* file);
  * release without a last step has none, and its outputs are those of edge_output. After the first call, a
  * picture of the same size and format allocates nothing in these steps. */
 EDGE_API int edge_run_image(edge_model* model, const edge_image* image, edge_objects* objects);
+
+/* The same for a sound: the model runs once for each window of it, and its outputs are those of the last one.
+ * After the first call, a sound of the same rate and length allocates nothing in these steps. */
+EDGE_API int edge_run_audio(edge_model* model, const edge_audio* audio, edge_objects* objects);
 
 #ifdef __cplusplus
 }

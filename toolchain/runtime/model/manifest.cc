@@ -9,6 +9,7 @@
 #include "files.h"
 #include "json.h"
 #include "picture_plan.h"
+#include "sound_plan.h"
 
 namespace edge {
 namespace {
@@ -113,7 +114,9 @@ std::vector<VariantSpec> ReadVariants(const JsonNode& root) {
     return variants;
   }
   const JsonNode list = root.Get("variants");
-  if (root.Has("states") || root.Has("pictures")) list.Fail("is there beside a state, or steps for pictures");
+  if (root.Has("states") || root.Has("pictures") || root.Has("sounds")) {
+    list.Fail("is there beside a state, or steps for pictures or sounds");
+  }
   std::set<std::string> names;
   for (const JsonNode& node : list.Items()) {
     if (variants.size() == kMostVariants) list.Fail("has more than 64 items");
@@ -184,6 +187,9 @@ Manifest ReadManifest(const std::string& release, const Digests& digests) {
   manifest.device = ReadDevice(root.Get("target"));
   if (root.Has("pictures")) {
     manifest.pictures = ReadPicturePlan(root.Get("pictures"), first.inputs, first.outputs);
+  }
+  if (root.Has("sounds")) {
+    manifest.sounds = ReadSoundPlan(root.Get("sounds"), first.inputs, first.outputs);
   }
   return manifest;
 }

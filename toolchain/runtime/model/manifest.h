@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "../pictures/pictures.h"
+#include "../sounds/sounds.h"
 #include "dtype.h"
 
 namespace edge {
@@ -44,6 +45,14 @@ struct PicturePlan {
   std::vector<std::string> labels;  // of each class; empty: there are none
 };
 
+// How a release makes its input of a sound, and classes or labels of an output.
+struct SoundPlan {
+  sounds::Plan plan;
+  int64_t output;                   // its number; -1: none is read
+  int64_t space;                    // number of the label that stands for a space; -1: none does
+  std::vector<std::string> labels;  // of each class; empty: there are none
+};
+
 // One of the sets of shapes that a release was compiled for. All have inputs and outputs of the same names and types.
 struct VariantSpec {
   std::string name;  // empty: it is the only one
@@ -63,9 +72,10 @@ struct Manifest {
   std::string library;  // paths, already inside the release's folder
   std::string params;
   std::vector<VariantSpec> variants;  // one at least
-  std::vector<StatePair> states;      // none where there are several variants, as with pictures
+  std::vector<StatePair> states;      // none where there are several variants, as with pictures and sounds
   std::vector<std::string> cpu_features;
   std::optional<PicturePlan> pictures;
+  std::optional<SoundPlan> sounds;
   DLDeviceType device;  // what computes
   Digests digests;
 

@@ -1,10 +1,9 @@
 // See picture_plan.h. The words are those of toolchain/pictures/plan.py.
 #include "picture_plan.h"
 
-#include <cmath>
 #include <cstdint>
-#include <limits>
-#include <string>
+
+#include "plan_numbers.h"
 
 namespace edge {
 namespace {
@@ -16,27 +15,6 @@ constexpr const char* kLayouts[] = {"nhwc", "nchw"};
 constexpr const char* kElements[] = {"float32", "float16", "uint8", "int8"};
 constexpr const char* kArithmetic[] = {"scale", "mean", "std"};
 constexpr const char* kHeads[] = {"none", "classes", "yolo-v5", "yolo-v8"};
-
-template <size_t n>
-int32_t Choice(const JsonNode& node, const char* const (&words)[n]) {
-  const std::string text = node.Text();
-  for (size_t i = 0; i < n; ++i) {
-    if (text == words[i]) return static_cast<int32_t>(i);
-  }
-  node.Fail("has the unknown value \"" + text + "\"");
-}
-
-int32_t Whole(const JsonNode& node) {
-  const int64_t value = node.Integer();
-  if (value < 0 || value > std::numeric_limits<int32_t>::max()) node.Fail("is out of range");
-  return static_cast<int32_t>(value);
-}
-
-float Real(const JsonNode& node) {
-  const double value = node.Number();
-  if (std::fabs(value) > static_cast<double>(std::numeric_limits<float>::max())) node.Fail("is out of range");
-  return static_cast<float>(value);
-}
 
 void ReadOperations(const JsonNode& list, pictures::Plan* plan) {
   const std::vector<JsonNode> items = list.Items();
@@ -74,8 +52,6 @@ pictures::Plan ReadPlan(const JsonNode& node) {
   if (!pictures::CheckPlan(plan, &reason)) node.Fail(reason.text);
   return plan;
 }
-
-int64_t CountElements(const TensorSpec& spec) { return CountBytes(*spec.dtype, spec.shape) / spec.dtype->bytes; }
 
 }  // namespace
 

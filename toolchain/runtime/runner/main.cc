@@ -23,9 +23,9 @@
 #include "options.h"
 #include "peak.h"
 #include "periodic.h"
-#include "picture_samples.h"
 #include "processor.h"
 #include "profile.h"
+#include "raw_samples.h"
 #include "report.h"
 #include "samples.h"
 #include "timing.h"
@@ -60,9 +60,9 @@ edge_model* Open(const Options& options) {
   return model;
 }
 
-// Runs every picture, with the steps of the release; returns how long each of them took, in nanoseconds.
-std::vector<int64_t> RunPictures(edge_model* model, const Options& options, Outputs* outputs) {
-  PictureSamples samples(model, options.inputs, options.samples);
+// Runs every picture or sound, with the steps of the release; returns how long each of them took, in nanoseconds.
+std::vector<int64_t> RunRaw(edge_model* model, const Options& options, Outputs* outputs) {
+  RawSamples samples(model, options.inputs, options.samples);
   std::vector<int64_t> each_ns;
   for (int64_t sample = 0; sample < samples.count(); ++sample) {
     const Clock::time_point start = Clock::now();
@@ -115,7 +115,7 @@ void RunRelease(const Options& options) {
   report.device = edge::DeviceOf(model);
 
   edge::EnterStage(edge::kExitInput, "reading the inputs", options.inputs);
-  std::optional<Samples> samples;  // none for pictures: the input of the last one stays
+  std::optional<Samples> samples;  // none for pictures and sounds: the input of the last one stays
   Outputs outputs(model, options.samples);
   if (options.objects.empty()) {
     samples.emplace(model, options.inputs, options.samples, OrderOf(options));
@@ -123,7 +123,7 @@ void RunRelease(const Options& options) {
     report.each_ns = RunSamples(model, *samples, &outputs);
     if (!options.state_out.empty()) Check(edge_state_save(model, options.state_out.c_str()));
   } else {
-    report.each_ns = RunPictures(model, options, &outputs);
+    report.each_ns = RunRaw(model, options, &outputs);
   }
   if (!options.expected.empty()) {
     edge::EnterStage(edge::kExitInput, "comparing the outputs", options.expected);

@@ -34,8 +34,8 @@ const char kUsage[] =
     "A model with a state takes no inputs for it: each sample begins with zeros, unless they are the steps "
     "of a\n"
     "--sequence, which begins with zeros or --state-in, and leaves --state-out.\n"
-    "With --objects, the inputs are RGB pictures 0, 1 and so on, and the steps of the release turn them into "
-    "the\n"
+    "With --objects, the inputs are RGB pictures or WAV files 0, 1 and so on, and the steps of the release turn "
+    "them into the\n"
     "model's input, and its output into objects; --keep-input writes the input of the last one, too.\n"
     "Each thread but the first is tied to a CPU of its own; with --no-pin they share these CPUs.\n"
     "--trust is the folder that says whose signed releases run here, /etc/edge-toolchain unless it is "
@@ -187,7 +187,7 @@ void CheckComplete(const Options& options) {
     throw Fault(kExitUsage, "--keep-input is given without --objects");
   }
   if (!options.objects.empty() && options.sequence) {
-    throw Fault(kExitUsage, "--objects is for pictures, and --sequence for steps of a model with a state");
+    throw Fault(kExitUsage, "--objects is for pictures and sounds, and --sequence for steps of a model with a state");
   }
   if (options.expected.empty() && !options.tolerance.empty()) {
     throw Fault(kExitUsage, "--tolerance is given without --expected");

@@ -18,7 +18,7 @@ struct Options {
   bool fifo = false;      // run with a real-time priority
   bool mlock = false;     // keep the memory in RAM
   bool sequence = false;  // the samples are steps of a model with a state
-  bool keep_input = false;  // write what was made of the last picture
+  bool keep_input = false;  // write what was made of the last picture or sound
   bool peak = false;  // only measure what the device's CPUs can do
   std::string release;
   std::string inputs;
@@ -32,7 +32,7 @@ struct Options {
   std::string trust;      // folder that says whom the device trusts; empty: the usual one
   std::string state_in;   // the state that a sequence begins with; empty: zeros
   std::string state_out;  // where its last state goes; empty: nowhere
-  std::string objects;    // where what pictures give goes; empty: the inputs are tensors
+  std::string objects;    // where what pictures or sounds give goes; empty: the inputs are tensors
   std::string expected;   // empty: nothing is compared
   std::string tolerance;  // empty: it follows from the outputs' types
   std::string load;       // other work during the periodic runs: cpu, memory or io; empty: none

@@ -67,7 +67,9 @@ void Features::MakeWindow() {
 void Features::MakeBands() {
   const bool is_kaldi = plan_.convention == kKaldi;
   const double low = MelOf(plan_.convention, plan_.low), high = MelOf(plan_.convention, plan_.high);
-  const double width = static_cast<double>(plan_.rate) / plan_.fft;
+  // torchaudio takes the last bin for the highest frequency, also of an odd size.
+  const double width = plan_.convention == kTorchaudio ? static_cast<double>(plan_.rate / 2) / (plan_.fft / 2)
+                                                       : static_cast<double>(plan_.rate) / plan_.fft;
   const auto at = [&](int32_t band) {
     const double mel = low + (high - low) * band / (plan_.mels + 1);
     return is_kaldi ? mel : HertzOf(plan_.convention, mel);

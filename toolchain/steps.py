@@ -6,13 +6,14 @@ import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from toolchain import files
 from toolchain.errors import InputError, did_you_mean, reason
+from toolchain.tensors import TensorSpec
 from toolchain.validation import CONFIG, parse_toml, validate
 
 FILE = "pipeline.toml"
@@ -23,21 +24,46 @@ _LARGEST_LABELS = 512 << 10  # bytes; the manifest of a bundle has the labels
 _LONGEST_LABEL = 200
 _LARGEST_NUMBER = 1e6
 
-# the parameters of each step; VALUE for a step that is written NAME=VALUE
-PRE = {
-    "resize": ("stretch", "letterbox", "crop", "by", "pad", "short"),
-    "color": (VALUE,),
-    "scale": (VALUE,),
-    "mean": (VALUE,),
-    "std": (VALUE,),
-    "layout": (VALUE,),
-    "dtype": (VALUE,),
-}
-POST = {
-    "softmax": (),
-    "topk": (VALUE, "k", _LABELS, "output"),
-    "yolo": ("head", "nms", "score", "max", _LABELS, "output"),
-}
+@dataclass(frozen=True)
+class Vocabulary:
+    """The parameters of each step by its name; VALUE for a step that is written NAME=VALUE."""
+
+    pre: Mapping[str, tuple[str, ...]]
+    post: Mapping[str, tuple[str, ...]]
+    manual: str
+
+
+_CLASSES = {"softmax": (), "topk": (VALUE, "k", _LABELS, "output")}
+PICTURES = Vocabulary(
+    {
+        "resize": ("stretch", "letterbox", "crop", "by", "pad", "short"),
+        "color": (VALUE,),
+        "scale": (VALUE,),
+        "mean": (VALUE,),
+        "std": (VALUE,),
+        "layout": (VALUE,),
+        "dtype": (VALUE,),
+    },
+    {**_CLASSES, "yolo": ("head", "nms", "score", "max", _LABELS, "output")},
+    "docs/pictures.md",
+)
+_BANDS = ("like", "fft", "win", "hop", "mels", "low", "high", "power", "log", "floor", "offset", "top", "pad")
+SOUNDS = Vocabulary(
+    {
+        "wav": ("rate", "resample"),
+        "window": ("samples", "hop"),
+        "mel": _BANDS,
+        "mfcc": (*_BANDS, "coefficients"),
+        "scale": (VALUE,),
+        "mean": (VALUE,),
+        "std": (VALUE,),
+        "normalize": (VALUE,),
+        "layout": (VALUE,),
+        "dtype": (VALUE,),
+    },
+    {**_CLASSES, "ctc": (_LABELS, "blank", "space", "output")},
+    "docs/sound.md",
+)
 
 
 @dataclass(frozen=True)
@@ -47,6 +73,7 @@ class Step:
     text: str
     name: str
     values: Mapping[str, str]
+    manual: str
 
     def choice(self, key: str, choices: Sequence[str], default: str = "") -> str:
         """Return a value that is one of some words."""
@@ -82,8 +109,36 @@ class Step:
         first, second, third = values if len(values) == 3 else values * 3  # noqa: PLR2004 - of the channels
         return first, second, third
 
+    def value(self, *, nonzero: bool) -> float:
+        """Return the only number of a step."""
+        number = _number(self.values.get(VALUE, ""))
+        if number is None or abs(number) > _LARGEST_NUMBER or (nonzero and not number):
+            raise self.fault(
+                f"it needs one number{' other than 0' if nonzero else ''}, not {self.values.get(VALUE, '')!r}"
+            )
+        return number
+
+    def output(self, outputs: Sequence[TensorSpec]) -> int:
+        """Return the number of the output that it reads: the only one, or that of `output=NAME`."""
+        names = [spec.name for spec in outputs]
+        number = 0
+        if "output" in self.values or len(names) > 1:
+            if self.values.get("output") not in names:
+                raise self.fault(f"the model's outputs are {', '.join(names)}", f"write output={names[0]}")
+            number = names.index(self.values["output"])
+        if outputs[number].dtype != "float32" or outputs[number].bound:
+            raise self.fault(f"output {outputs[number]} is not float32 of a fixed size")
+        return number
+
+    def most(self, spec: TensorSpec, largest: int) -> int:
+        """Return how many classes of an output are wanted, which must be one row of scores."""
+        if not spec.shape or spec.elements != max(spec.shape):
+            raise self.fault(f"output {spec} is not one row of scores")
+        key = "k" if "k" in self.values else VALUE
+        return self.whole(key, min(5, spec.elements), 1, min(spec.elements, largest))
+
     def fault(self, message: str, hint: str = "") -> InputError:
-        return InputError(f"step {self.text!r}: {message}", hint=hint or "docs/pictures.md has all steps")
+        return InputError(f"step {self.text!r}: {message}", hint=hint or f"{self.manual} has all steps")
 
 
 @dataclass(frozen=True)
@@ -103,10 +158,11 @@ class Steps:
         """
         if not pre and not post:
             return None
-        parse(pre, PRE)
+        steps = cls(tuple(text.strip() for text in pre), tuple(text.strip() for text in post))
+        _ = steps.before
         labels: tuple[str, ...] = ()
         texts = []
-        for step in parse(post, POST):
+        for step in steps.after:
             name = step.values.get(_LABELS)
             if name is not None:
                 labels = _read_labels(folder / name)
@@ -114,7 +170,47 @@ class Steps:
             texts.append(
                 step.text if name is None else step.text.replace(f"labels={name}", f"labels={Path(name).name}")
             )
-        return cls(tuple(text.strip() for text in pre), tuple(texts), labels)
+        return replace(steps, post=tuple(texts), labels=labels)
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether they are for sounds, and not for pictures."""
+        names = {re.split("[:=]", text, maxsplit=1)[0] for text in self.pre}
+        return not names.isdisjoint(SOUNDS.pre.keys() - PICTURES.pre.keys())
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return SOUNDS if self.is_sound else PICTURES
+
+    @property
+    def before(self) -> list[Step]:
+        """The steps before the model.
+
+        Raises:
+            InputError: A step has another form, or is not allowed.
+        """
+        return _parse_all(self.pre, self.vocabulary.pre, self.vocabulary.manual)
+
+    @property
+    def after(self) -> list[Step]:
+        """The steps after the model.
+
+        Raises:
+            InputError: A step has another form, or is not allowed.
+        """
+        return _parse_all(self.post, self.vocabulary.post, self.vocabulary.manual)
+
+    def check_labels(self, step: Step, classes: int, spec: TensorSpec) -> None:
+        """Refuse labels that are not one for each class of an output.
+
+        Raises:
+            InputError: There are more or fewer.
+        """
+        if self.labels and len(self.labels) != classes:
+            raise step.fault(
+                f"there are {len(self.labels)} labels, but output {spec} has {classes} classes",
+                "write one line for each class",
+            )
 
     @property
     def arguments(self) -> list[str]:
@@ -123,22 +219,18 @@ class Steps:
         return [argument for option, texts in options for text in texts for argument in (option, text)]
 
 
-def parse(texts: Sequence[str], allowed: Mapping[str, Sequence[str]]) -> list[Step]:
-    """Parse steps whose names and parameters are allowed; each at most once.
-
-    Raises:
-        InputError: A step has another form, or is not allowed.
-    """
+def _parse_all(texts: Sequence[str], allowed: Mapping[str, Sequence[str]], manual: str) -> list[Step]:
+    """Parse steps whose names and parameters are allowed; each at most once."""
     steps: list[Step] = []
     for text in texts:
-        step = _parse(text.strip(), allowed)
+        step = _parse(text, allowed, manual)
         if any(other.name == step.name for other in steps):
             raise step.fault(f"there are two steps {step.name}", "leave one of them out")
         steps.append(step)
     return steps
 
 
-def _parse(text: str, allowed: Mapping[str, Sequence[str]]) -> Step:
+def _parse(text: str, allowed: Mapping[str, Sequence[str]], manual: str) -> Step:
     match = re.fullmatch(r"([a-z0-9]+)(?:(:)(.+)|=(.+))?", text)
     if not match:
         raise InputError(
@@ -147,10 +239,13 @@ def _parse(text: str, allowed: Mapping[str, Sequence[str]]) -> Step:
         )
     name, colon, table, value = match.groups()
     if name not in allowed:
-        close = did_you_mean(name, allowed) or f"the steps are {', '.join(allowed)}"
-        raise InputError(f"there is no step {name!r}", details=text, hint=close)
+        # Of steps for sounds alone, none is there if the only one is misspelled.
+        close = did_you_mean(name, allowed) or did_you_mean(name, SOUNDS.pre)
+        raise InputError(
+            f"there is no step {name!r}", details=text, hint=close or f"the steps are {', '.join(allowed)}"
+        )
     values = dict(_pair(item, text) for item in table.split(",")) if colon else {VALUE: value} if value else {}
-    step = Step(text, name, values)
+    step = Step(text, name, values, manual)
     if colon and len(values) < len(table.split(",")):
         raise step.fault("a parameter is there twice", "leave one of them out")
     for key in values:
@@ -226,6 +321,6 @@ def read_file(path: Path) -> Steps | None:
     contents, wrong = validate(_File, table, "pipeline")
     if wrong:
         raise InputError(
-            f"{path} is not valid", details="\n".join(map(str, wrong)), hint="docs/pictures.md describes this file"
+            f"{path} is not valid", details="\n".join(map(str, wrong)), hint="docs/pictures.md and docs/sound.md describe this file"
         )
     return Steps.read(contents.pre, contents.post, path.parent)

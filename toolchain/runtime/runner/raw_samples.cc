@@ -1,5 +1,5 @@
-// See picture_samples.h.
-#include "picture_samples.h"
+// See raw_samples.h.
+#include "raw_samples.h"
 
 #include <algorithm>
 #include <cstring>
@@ -17,17 +17,25 @@ using edge::kExitInput;
 
 constexpr int64_t kObjectNumbers = 6;  // of an object
 
-edge_image PictureIn(const edge::SafetensorsFile& file, const std::string& name) {
+std::variant<edge_image, edge_audio> SampleIn(const edge::SafetensorsFile& file, const std::string& name) {
   const auto found = file.entries().find(name);
-  if (found == file.entries().end()) throw Fault(kExitInput, "picture " + name + " is missing", file.path());
+  if (found == file.entries().end()) throw Fault(kExitInput, "sample " + name + " is missing", file.path());
   const edge::TensorEntry& entry = found->second;
+  const bool is_sound = entry.shape.size() == 1;
   const auto fits = [](int64_t extent) { return extent <= std::numeric_limits<int32_t>::max(); };
-  if (entry.dtype != edge::FindNamedDType("uint8") || entry.shape.size() != 3 || entry.shape[2] != 3 ||
-      !fits(entry.shape[0]) || !fits(entry.shape[1])) {
+  const bool is_picture = entry.shape.size() == 3 && entry.shape[2] == 3 && fits(entry.shape[0]) && fits(entry.shape[1]);
+  if (entry.dtype != edge::FindNamedDType("uint8") || !(is_sound || is_picture)) {
     throw Fault(kExitInput,
-                "picture " + name + " is " + edge::Describe(*entry.dtype, entry.shape) +
-                    ", and must be uint8 of height x width x 3",
+                "sample " + name + " is " + edge::Describe(*entry.dtype, entry.shape) +
+                    ", and must be uint8 of height x width x 3, or of the bytes of a WAV file",
                 file.path());
+  }
+  if (is_sound) {
+    edge_audio audio = EDGE_AUDIO;
+    audio.format = EDGE_WAV;
+    audio.data = file.BytesOf(name).data();
+    audio.bytes = file.BytesOf(name).size();
+    return audio;
   }
   edge_image image = EDGE_IMAGE;
   image.format = EDGE_RGB;
@@ -48,19 +56,21 @@ tvm::ffi::Tensor TensorOf(const char* dtype, const std::vector<int64_t>& shape, 
 
 }  // namespace
 
-PictureSamples::PictureSamples(edge_model* model, const std::string& path, int64_t count)
+RawSamples::RawSamples(edge_model* model, const std::string& path, int64_t count)
     : model_(model), file_(path) {
   for (int64_t i = 0; i < std::max<int64_t>(count, 1); ++i) {
-    pictures_.push_back(PictureIn(file_, std::to_string(i)));
+    samples_.push_back(SampleIn(file_, std::to_string(i)));
   }
-  if (file_.entries().size() != pictures_.size()) {
-    throw Fault(kExitInput, "it has more pictures than samples", file_.path());
+  if (file_.entries().size() != samples_.size()) {
+    throw Fault(kExitInput, "it has more tensors than samples", file_.path());
   }
 }
 
-void PictureSamples::Run(int64_t sample) {
+void RawSamples::Run(int64_t sample) {
   edge_objects found = EDGE_OBJECTS;
-  Check(edge_run_image(model_, &pictures_[static_cast<size_t>(sample)], &found));
+  const auto& given = samples_[static_cast<size_t>(sample)];
+  const edge_image* image = std::get_if<edge_image>(&given);
+  Check(image ? edge_run_image(model_, image, &found) : edge_run_audio(model_, std::get_if<edge_audio>(&given), &found));
   counts_.push_back(found.count);
   for (int32_t i = 0; i < found.count; ++i) {
     const edge_object& object = found.objects[i];
@@ -69,7 +79,7 @@ void PictureSamples::Run(int64_t sample) {
   }
 }
 
-void PictureSamples::Write(const std::string& path, bool keep_input) const {
+void RawSamples::Write(const std::string& path, bool keep_input) const {
   NamedTensors tensors;
   const int64_t total = static_cast<int64_t>(objects_.size()) / kObjectNumbers;
   tensors.emplace_back("objects", TensorOf("float32", {total, kObjectNumbers}, objects_.data()));

@@ -1,0 +1,42 @@
+// Runs a model on raw pictures or sounds, one after the other, by the steps of its release.
+#ifndef RUNNER_RAW_SAMPLES_H_
+#define RUNNER_RAW_SAMPLES_H_
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "../library/edge_model.h"
+#include "../model/safetensors.h"
+#include "samples.h"
+
+namespace runner {
+
+// A file of RGB pictures, uint8 of height x width x 3, or of WAV files, uint8 of their bytes, with the names 0, 1,
+// and so on. Faults are kExitInput.
+class RawSamples {
+ public:
+  // `count` samples; 0: one.
+  RawSamples(edge_model* model, const std::string& path, int64_t count);
+
+  int64_t count() const { return static_cast<int64_t>(samples_.size()); }
+
+  // Runs one, and keeps its objects.
+  void Run(int64_t sample);
+
+  // Writes `objects`, float32 of total x 6 (class, score, left, top, right, bottom), and `counts`, the objects
+  // of each sample; with `keep_input` also the `input` that was made of the last one.
+  void Write(const std::string& path, bool keep_input) const;
+
+ private:
+  edge_model* model_;
+  edge::SafetensorsFile file_;
+  std::vector<std::variant<edge_image, edge_audio>> samples_;
+  std::vector<float> objects_;
+  std::vector<int64_t> counts_;
+};
+
+}  // namespace runner
+
+#endif  // RUNNER_RAW_SAMPLES_H_

@@ -1,0 +1,8 @@
+"""Sounds as inputs: the steps from a WAV file or raw samples to a model's input, and from its outputs to classes or text.
+
+`plan` checks the steps that users write against a model. `runtime/sounds/` computes them, on devices and here.
+"""
+
+from toolchain.sounds.plan import MOST_WINDOWS, Operation, Plan, Sounds, faults, resolve
+
+__all__ = ["MOST_WINDOWS", "Operation", "Plan", "Sounds", "faults", "resolve"]

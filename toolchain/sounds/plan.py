@@ -1,0 +1,349 @@
+"""The numbers of a pipeline for sounds: its steps, checked against the inputs and outputs of a model."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from toolchain.errors import InputError, ToolchainError
+from toolchain.steps import Step, Steps
+from toolchain.tensors import TensorSpec
+
+Convention = Literal["none", "librosa", "torchaudio", "kaldi"]
+Padding = Literal["zeros", "reflect", "none"]
+Logarithm = Literal["none", "ln", "log10", "db"]
+Layout = Literal["frames", "bands"]
+Element = Literal["float32", "float16", "uint8", "int8"]
+Head = Literal["none", "classes", "labels"]
+Kind = Literal["scale", "mean", "std", "normalize", "normalize-bands"]
+
+# the limits of runtime/sounds/sounds.h
+_HIGHEST_RATE = 768_000
+_LARGEST_WINDOW = 1 << 22
+_LARGEST_FFT = 1 << 14
+_MOST_BANDS = 1024
+_MOST_FRAMES = 1 << 16
+_MOST_OBJECTS = 100
+_MOST_ROWS = 1 << 16
+_MOST_SCORES = 1 << 24
+MOST_WINDOWS = 4096
+
+# of the steps before the model: the samples, their features, the values, and how the model's input stores them
+_STAGES = {"wav": 0, "window": 1, "mel": 2, "mfcc": 2, "scale": 3, "mean": 3, "std": 3, "normalize": 3}
+_STAGES |= {"layout": 4, "dtype": 4}
+_ORDER = "the order is: wav; window; mel or mfcc; scale, mean, std, normalize; layout and dtype"
+
+
+@dataclass(frozen=True)
+class Operation:
+    """`scale` multiplies by a number, `mean` subtracts it, `std` divides by it; the others use the values themselves."""
+
+    kind: Kind
+    value: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The numbers of a pipeline; the struct of the same name in runtime/sounds/sounds.h describes them."""
+
+    rate: int
+    samples: int
+    layout: Layout
+    dtype: Element
+    frames: int
+    resample: bool = False
+    hop: int = 0
+    convention: Convention = "none"
+    fft: int = 0
+    win: int = 0
+    step: int = 0
+    mels: int = 1
+    coefficients: int = 0
+    padding: Padding = "none"
+    power: int = 2
+    logarithm: Logarithm = "none"
+    low: float = 0.0
+    high: float = 0.0
+    floor: float = 0.0
+    offset: float = 0.0
+    top: float = 0.0
+    operations: tuple[Operation, ...] = ()
+    head: Head = "none"
+    softmax: bool = False
+    most: int = 0
+    classes: int = 0
+    candidates: int = 0
+    blank: int = 0
+    space: int = -1  # the label that stands for a space; -1 for none
+    output: int = -1  # number of the output that is read; -1 for none
+
+    @property
+    def bands(self) -> int:
+        return self.coefficients or self.mels
+
+
+@dataclass(frozen=True)
+class Sounds:
+    """The pipeline of a release, as its manifest has it."""
+
+    pre: tuple[str, ...]
+    post: tuple[str, ...]
+    labels: tuple[str, ...]
+    plan: Plan
+
+    @property
+    def steps(self) -> Steps:
+        return Steps(self.pre, self.post, self.labels)
+
+    def text(self, numbers: Sequence[int]) -> str:
+        """Return the text of labels; empty if the release reads none."""
+        if self.plan.head != "labels" or not self.labels:
+            return ""
+        parts = [" " if number == self.plan.space else self.labels[number] for number in numbers]
+        # SentencePiece marks the beginning of a word so.
+        return "".join(parts).replace("\u2581", " ").strip(" ")
+
+
+def faults(sounds: Sounds, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> list[str]:
+    """Return what is wrong with the pipeline of a manifest: its plan must follow from its steps."""
+    try:
+        expected = resolve(sounds.steps, inputs, outputs)
+    except ToolchainError as fault:
+        return [f"sounds: {fault.message}"]
+    return [] if expected == sounds else ["sounds: the plan is not that of the steps"]
+
+
+def resolve(steps: Steps, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec] | None) -> Sounds:
+    """Check the steps against a model; without its outputs, only those before it.
+
+    Raises:
+        InputError: A step is wrong, or does not fit the model.
+    """
+    plan = _before(steps.before, inputs)
+    after = steps.after
+    if outputs is not None and after:
+        plan = _after(plan, after, outputs, steps)
+    return Sounds(steps.pre, steps.post, steps.labels, plan)
+
+
+def _before(steps: Sequence[Step], inputs: Sequence[TensorSpec]) -> Plan:
+    for first, second in itertools.pairwise(steps):
+        if _STAGES[first.name] > _STAGES[second.name]:
+            raise second.fault(f"it must come before {first.name}", _ORDER)
+    by_name = {step.name: step for step in steps}
+    if "wav" not in by_name:
+        raise InputError("steps for sounds begin with wav", hint="for example: --pre wav:rate=16000")
+    if "mel" in by_name and "mfcc" in by_name:
+        raise by_name["mfcc"].fault("it cannot follow mel", "mfcc computes the bands itself: leave mel out")
+    if len(inputs) != 1 or not inputs[0].shape:
+        raise InputError(
+            "a pipeline is for models with one sound as their only input",
+            details="its inputs: " + ", ".join(map(str, inputs)),
+            hint="leave the pipeline out, and pass the inputs with --input FILE.npz",
+        )
+    spec, wav = inputs[0], by_name["wav"]
+    if spec.dtype not in get_args(Element):
+        raise InputError(f"the model's input is {spec.dtype}", hint=f"sounds become {', '.join(get_args(Element))}")
+    if "dtype" in by_name and by_name["dtype"].choice("", get_args(Element)) != spec.dtype:
+        raise by_name["dtype"].fault(f"the model's input is {spec.dtype}", f"write dtype={spec.dtype}, or leave it out")
+    dtype: Element = next(name for name in get_args(Element) if name == spec.dtype)
+    if "rate" not in wav.values:
+        raise wav.fault("it needs the sample rate of the model", "for example: wav:rate=16000")
+    rate = wav.whole("rate", 0, 1, _HIGHEST_RATE)
+    plan = Plan(rate, 1, "frames", dtype, 1)
+    plan = replace(plan, resample="resample" in wav.values and bool(wav.choice("resample", ["torchaudio"])))
+    features = by_name.get("mel") or by_name.get("mfcc")
+    plan = _features(plan, features) if features else plan
+    plan = _shaped(plan, spec, by_name)
+    return replace(plan, operations=_operations(steps))
+
+
+def _features(plan: Plan, step: Step) -> Plan:
+    """Return the numbers of a spectrogram, by default those of the library."""
+    like = _choice(step, "like", get_args(Convention)[1:], "librosa")
+    convention: Convention = next(name for name in get_args(Convention) if name == like)
+    is_kaldi, is_mfcc = like == "kaldi", step.name == "mfcc"
+    if is_kaldi:
+        win = step.whole("win", max(plan.rate * 25 // 1000, 2), 2, _LARGEST_FFT)
+        fft = step.whole("fft", 1 << (win - 1).bit_length(), 2, _LARGEST_FFT)
+        hop, mels, coefficients = max(plan.rate // 100, 1), 23, 13
+    else:
+        fft = step.whole("fft", 2048 if like == "librosa" else 400, 2, _LARGEST_FFT)
+        win = step.whole("win", fft, 2, fft)
+        hop, mels, coefficients = (512, 128, 20) if like == "librosa" else (max(win // 2, 1), 128, 40)
+    if fft < win or not _has_small_factors(fft):
+        raise step.fault(f"fft must be at least {win} and a product of 2, 3, 5 and 7, not {fft}")
+    mels = step.whole("mels", mels, 1, _MOST_BANDS)
+    nyquist = plan.rate // 2
+    low = step.number("low", "20" if is_kaldi else "0", 0.0, nyquist)
+    high = step.number("high", str(nyquist), 0.0, nyquist)
+    if low >= high:
+        raise step.fault(f"low is {low:g} Hz, and high {high:g} Hz", "low must be below high")
+    default = "db" if is_mfcc and not is_kaldi else "ln" if is_kaldi else "none"
+    logarithm: Logarithm = next(
+        name for name in get_args(Logarithm) if name == _choice(step, "log", get_args(Logarithm), default)
+    )
+    limited = logarithm == "db" and (like == "librosa" or is_mfcc)
+    if "top" in step.values and logarithm != "db":
+        raise step.fault("top is for log=db", "leave top out")
+    for key in ("floor", "offset"):
+        if key in step.values and logarithm == "none":
+            raise step.fault(f"{key} is for a logarithm", f"leave {key} out, or write log=db, log=ln or log=log10")
+    padding = "none" if is_kaldi else _choice(
+        step, "pad", get_args(Padding), "zeros" if like == "librosa" else "reflect"
+    )  # fmt: skip
+    if is_kaldi and step.values.get("pad", "none") != "none":
+        raise step.fault("Kaldi's frames lie within the sound", "leave pad out")
+    return replace(
+        plan,
+        convention=convention,
+        fft=fft,
+        win=win,
+        step=step.whole("hop", hop, 1, _LARGEST_WINDOW),
+        mels=mels,
+        coefficients=step.whole("coefficients", min(coefficients, mels), 1, mels) if is_mfcc else 0,
+        padding=next(name for name in get_args(Padding) if name == padding),
+        power=step.whole("power", 2, 1, 2),
+        logarithm=logarithm,
+        low=low,
+        high=high,
+        floor=step.number("floor", "1.1920929e-07" if is_kaldi else "1e-10", 1e-30, 1.0),
+        offset=step.number("offset", "0"),
+        top=step.number("top", "80" if limited else "0", 0.0, 1000.0),
+    )
+
+
+def _choice(step: Step, key: str, choices: Sequence[str], default: str) -> str:
+    return step.choice(key, choices, default)
+
+
+def _has_small_factors(number: int) -> bool:
+    for factor in (2, 3, 5, 7):
+        while number % factor == 0:
+            number //= factor
+    return number == 1
+
+
+def _shaped(plan: Plan, spec: TensorSpec, steps: dict[str, Step]) -> Plan:
+    """Return the plan with the frames and the layout of the model's input, and the samples of a window."""
+    extents = [size for size in spec.shape if size != 1] or [1]
+    layouts: dict[Layout, int] = {}
+    if plan.convention == "none":
+        layouts = {"frames": extents[0]} if len(extents) == 1 else {}
+    elif len(extents) == 2:  # noqa: PLR2004 - frames and bands
+        layouts |= {"frames": extents[0]} if extents[1] == plan.bands else {}
+        layouts |= {"bands": extents[1]} if extents[0] == plan.bands else {}
+    elif 1 in (plan.bands, spec.elements // plan.bands) and spec.elements % plan.bands == 0:
+        layouts = {"frames": spec.elements // plan.bands}
+    if not layouts:
+        what = "one row of samples" if plan.convention == "none" else f"frames of {plan.bands} bands"
+        raise InputError(
+            f"the model's input {spec} is not {what}",
+            hint="add the step mel or mfcc, or leave it out" if len(extents) != len(spec.shape) else "check mels",
+        )
+    if "layout" in steps:
+        requested = steps["layout"].choice("", get_args(Layout))
+        if requested not in layouts:
+            raise steps["layout"].fault(f"the model's input is {spec}, with {plan.bands} bands elsewhere")
+        layouts = {name: count for name, count in layouts.items() if name == requested}
+    if len(layouts) > 1:
+        raise InputError(
+            f"the model's input {spec} may have frames or bands first", hint="add the step layout=frames or layout=bands"
+        )
+    (layout, frames), *_ = layouts.items()
+    if frames > (_LARGEST_WINDOW if plan.convention == "none" else _MOST_FRAMES):
+        raise InputError(f"the model's input {spec} is too long", hint="build it for shorter sounds")
+    return _windowed(replace(plan, layout=layout, frames=frames), spec, steps.get("window"))
+
+
+def _windowed(plan: Plan, spec: TensorSpec, step: Step | None) -> Plan:
+    """Return the plan with the samples of a window, which must give the frames of the model's input."""
+    if plan.convention == "none":
+        natural = plan.frames
+    elif plan.padding == "none":
+        natural = (plan.frames - 1) * plan.step + (plan.win if plan.convention == "kaldi" else plan.fft)
+    else:
+        natural = max((plan.frames - 1) * plan.step, 1)
+    samples = step.whole("samples", natural, 1, _LARGEST_WINDOW) if step else natural
+    if samples > _LARGEST_WINDOW:
+        raise InputError(f"the model's input {spec} is too long", hint="build it for shorter sounds")
+    plan = replace(plan, samples=samples)
+    found = _count_frames(plan)
+    # Whisper leaves out the last frame, which is half in the padding.
+    if found not in {plan.frames, plan.frames + 1} or (plan.convention == "none" and found != plan.frames):
+        fault = f"the model's input {spec} has {plan.frames} frames, and {samples} samples give {found}"
+        raise step.fault(fault, f"write samples={natural}") if step else InputError(fault, hint="check hop and pad")
+    if plan.padding == "reflect" and samples <= plan.fft // 2:
+        raise InputError(f"{samples} samples are too few to mirror {plan.fft // 2}", hint="add pad=zeros to the step")
+    return replace(plan, hop=step.whole("hop", 0, 1, _LARGEST_WINDOW) if step and "hop" in step.values else 0)
+
+
+def _count_frames(plan: Plan) -> int:
+    if plan.convention == "none":
+        return plan.samples
+    size = plan.win if plan.convention == "kaldi" else plan.fft
+    padded = plan.samples if plan.padding == "none" else plan.samples + plan.fft // 2 * 2
+    return 0 if padded < size else 1 + (padded - size) // plan.step
+
+
+def _operations(steps: Sequence[Step]) -> tuple[Operation, ...]:
+    operations = []
+    for step in steps:
+        if step.name == "normalize":
+            of_bands = step.choice("", ("all", "bands"), "all") == "bands"
+            operations.append(Operation("normalize-bands" if of_bands else "normalize", 0.0))
+        for kind in get_args(Kind)[:3]:
+            if step.name == kind:
+                operations.append(Operation(kind, step.value(nonzero=kind != "mean")))
+    return tuple(operations)
+
+
+def _after(plan: Plan, steps: Sequence[Step], outputs: Sequence[TensorSpec], written: Steps) -> Plan:
+    names = [step.name for step in steps]
+    if names not in (["topk"], ["softmax", "topk"], ["ctc"]):
+        raise InputError(
+            f"the steps after a model cannot be {', '.join(names)}",
+            hint="write --post topk=5, --post softmax --post topk=5, or --post ctc:labels=FILE",
+        )
+    step = steps[-1]
+    number = step.output(outputs)
+    spec = outputs[number]
+    if spec.elements > _MOST_SCORES:
+        raise step.fault(f"output {spec} is too large")
+    plan = replace(plan, output=number)
+    if step.name == "ctc":
+        plan = _labels(plan, step, spec, written)
+    else:
+        most = step.most(spec, _MOST_OBJECTS)
+        plan = replace(
+            plan, head="classes", softmax=len(steps) > 1, most=most, classes=spec.elements, candidates=1
+        )
+    written.check_labels(step, plan.classes, spec)
+    return plan
+
+
+def _labels(plan: Plan, step: Step, spec: TensorSpec, written: Steps) -> Plan:
+    """Return the plan with the labels of an output of rows of scores over time."""
+    if "labels" not in step.values:
+        raise step.fault("it needs a file with the label of each class", "write ctc:labels=FILE")
+    if plan.hop:
+        raise step.fault("it reads the text of one window", "leave hop out of the step window")
+    rows = [size for size in spec.shape[:-1] if size != 1]
+    if len(spec.shape) < 2 or len(rows) > 1 or spec.elements // spec.shape[-1] > _MOST_ROWS:  # noqa: PLR2004 - a table
+        raise step.fault(f"output {spec} is not a table of scores: one row for each time, one column for each class")
+    classes = spec.shape[-1]
+    candidates = spec.elements // classes
+    space = step.values.get("space", "|")
+    if "space" in step.values and space not in written.labels:
+        raise step.fault(f"there is no label {space!r} for the space", "write space=LABEL as it is in the file")
+    return replace(
+        plan,
+        head="labels",
+        most=candidates,
+        classes=classes,
+        candidates=candidates,
+        blank=step.whole("blank", 0, 0, classes - 1),
+        space=written.labels.index(space) if space in written.labels else -1,
+    )
