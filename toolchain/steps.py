@@ -24,6 +24,7 @@ _LARGEST_LABELS = 512 << 10  # bytes; the manifest of a bundle has the labels
 _LONGEST_LABEL = 200
 _LARGEST_NUMBER = 1e6
 
+
 @dataclass(frozen=True)
 class Vocabulary:
     """The parameters of each step by its name; VALUE for a step that is written NAME=VALUE."""
@@ -321,6 +322,8 @@ def read_file(path: Path) -> Steps | None:
     contents, wrong = validate(_File, table, "pipeline")
     if wrong:
         raise InputError(
-            f"{path} is not valid", details="\n".join(map(str, wrong)), hint="docs/pictures.md and docs/sound.md describe this file"
+            f"{path} is not valid",
+            details="\n".join(map(str, wrong)),
+            hint="docs/pictures.md and docs/sound.md describe this file",
         )
     return Steps.read(contents.pre, contents.post, path.parent)

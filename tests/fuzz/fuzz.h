@@ -3,9 +3,12 @@
 #ifndef FUZZ_H_
 #define FUZZ_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -32,6 +35,37 @@ bool Accepts(Call call) {
     return false;
   }
 }
+
+// Takes bytes from the front; zeros where there are none.
+class Bytes {
+ public:
+  Bytes(const uint8_t* data, size_t size) : data_(data), size_(size) {}
+
+  template <typename Value>
+  Value Take() {
+    Value value = {};
+    const size_t count = std::min(sizeof value, size_);
+    memcpy(static_cast<void*>(&value), data_, count);
+    data_ += count;
+    size_ -= count;
+    return value;
+  }
+
+  // A copy of its own, so that the sanitizer sees its ends.
+  std::unique_ptr<uint8_t[]> Copy(size_t count) {
+    std::unique_ptr<uint8_t[]> copy(new uint8_t[count]);
+    memcpy(copy.get(), data_, count);
+    data_ += count;
+    size_ -= count;
+    return copy;
+  }
+
+  size_t size() const { return size_; }
+
+ private:
+  const uint8_t* data_;
+  size_t size_;
+};
 
 // A file that holds the input, in memory, under a path that can be opened.
 class File {

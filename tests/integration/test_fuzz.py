@@ -10,12 +10,33 @@ import pytest
 from tests.support import fuzzing
 from tests.support.parts import require
 from tests.support.paths import ROOT
+from toolchain import resources
 
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory):
     require("a compiler with a fuzzer", "clang libclang-rt-14-dev", fuzzing.is_there())
     return fuzzing.build(tmp_path_factory.mktemp("fuzz"))
+
+
+@pytest.fixture(scope="module")
+def sounds(tmp_path_factory):
+    """The program for sounds alone, which needs nothing of TVM and so little time."""
+    require("a compiler with a fuzzer", "clang libclang-rt-14-dev", fuzzing.is_there())
+    rooms = [resources.RUNTIME / room for room in ("steps", "sounds")]
+    sources = [path for room in rooms for path in sorted(room.glob("*.cc")) if path.name != "host.cc"]
+    words = [fuzzing.COMPILER, "-std=c++17", "-O1", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all"]
+    words += [f"-I{resources.RUNTIME}", f"-I{fuzzing.SOURCES}", *sources, fuzzing.SOURCES / "parsers" / "sounds.cc"]
+    folder = tmp_path_factory.mktemp("sounds")
+    subprocess.run([*words, "-o", folder / "sounds"], check=True)
+    return folder
+
+
+@pytest.mark.parametrize("runs", [10_000, pytest.param(1_000_000, marks=pytest.mark.nightly)])
+def test_no_sound_makes_its_reader_fail(sounds, tmp_path, runs):
+    done = fuzzing.run(sounds, "sounds", tmp_path, [f"-runs={runs}"])
+    assert done.findings == (), done.log
+    assert done.executions >= runs
 
 
 @pytest.mark.nightly

@@ -11,9 +11,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
-from toolchain import files, pictures, states
+from toolchain import files, pictures, sounds, states
 from toolchain.errors import InputError, VerificationError, did_you_mean
 from toolchain.pictures import Pictures
+from toolchain.sounds import Sounds
 from toolchain.states import StatePair
 from toolchain.tensors import DTYPES, Tensors, TensorSpec
 from toolchain.validation import FEW_KEYS, FIRST_FAULT, words
@@ -269,6 +270,7 @@ class Manifest:
     # outputs that stay on the device and are inputs of the next step; none where each run is on its own
     states: Annotated[tuple[StatePair, ...], FIRST_FAULT] = ()
     pictures: Pictures | None = None  # how pictures become its input, and its output objects; None for tensors only
+    sounds: Sounds | None = None  # the same for sounds
     # the sets of shapes that it was compiled for, if there are several: functions of one library, with common params
     variants: Annotated[tuple[Variant, ...], FIRST_FAULT] = ()
 
@@ -297,6 +299,11 @@ class Manifest:
         return tuple(variant.name for variant in self.variants) or ("",)
 
     @property
+    def pipeline(self) -> Pictures | Sounds | None:
+        """The steps of the model; None for tensors only."""
+        return self.pictures or self.sounds
+
+    @property
     def step_inputs(self) -> tuple[TensorSpec, ...]:
         """The inputs that are passed to a run: all but the state."""
         return states.of_step(self.inputs, [pair.input for pair in self.states])
@@ -313,7 +320,7 @@ class Manifest:
     def encoded(self) -> bytes:
         """Return the manifest as the bytes of manifest.json."""
         document = asdict(self)
-        for name in ("reference", "records", "modelled", "half", "int8", "sparse", "pictures"):
+        for name in ("reference", "records", "modelled", "half", "int8", "sparse", "pictures", "sounds"):
             if document[name] is None:
                 del document[name]
         for name in ("states", "variants"):  # as before there were any
@@ -409,6 +416,9 @@ def _faults(manifest: Manifest, data: bytes) -> list[str]:
     faults += ["outputs: the list is empty"] if not manifest.outputs else []
     if manifest.pictures and not faults:
         faults += pictures.faults(manifest.pictures, manifest.inputs, manifest.outputs)
+    if manifest.sounds and not faults:
+        faults += sounds.faults(manifest.sounds, manifest.inputs, manifest.outputs)
+    faults += ["it has steps for pictures and for sounds"] if manifest.pictures and manifest.sounds else []
     faults += ["board: it is a file name, not a board name"] if manifest.board.endswith(".toml") else []
     faults += _variant_faults(manifest) if not faults else []
     if not faults and manifest.encoded() != data:
@@ -439,7 +449,7 @@ def _variant_faults(manifest: Manifest) -> list[str]:
     is_many = 1 < len(variants) <= MOST_VARIANTS
     faults = [] if is_many else [f"variants: a bundle has 2 to {MOST_VARIANTS} of them"]
     faults += ["variants: they are for CPUs"] if manifest.target.get("kind") != "llvm" else []
-    for field in ("states", "pictures", "modelled", "int8"):
+    for field in ("states", "pictures", "sounds", "modelled", "int8"):
         faults += [f"variants: they cannot be combined with {field}"] if getattr(manifest, field) else []
     first, *others = variants
     own = Variant(

@@ -38,10 +38,10 @@ _KEY = re.compile(r"([0-9]{1,9})\.(scores|next_scores|next_rows)(?:\.(.+))?", re
 Owned = Sequence[tuple[int | None, Ranking]]
 _LIMITS = "limits"
 _LIMITS_READER = TypeAdapter(Annotated[dict[str, Limit], FEW_KEYS])
-_PICTURE = "picture"
+_PICTURE, _SOUND = "picture", "sound"
 _VARIANT = "variant"
 _Value = TypeVar("_Value")
-_KINDS = ("input", "output", SAMPLE, RANKING, _PICTURE, _VARIANT)
+_KINDS = ("input", "output", SAMPLE, RANKING, _PICTURE, _SOUND, _VARIANT)
 
 
 @dataclass(frozen=True)
@@ -187,6 +187,7 @@ class Reference:
     # how near what computed them is to the user's model, where that was made int8; the manifest keeps it
     int8: InInt8 | None = None
     picture: NDArray[np.uint8] | None = None  # RGB pixels that a device checks the steps for pictures with
+    sound: NDArray[np.uint8] | None = None  # the bytes of a WAV file, for those for sounds
     variants: Mapping[str, Reference] = field(default_factory=dict)  # of all variants but the first, by name
 
     def of_variant(self, name: str) -> Reference:
@@ -207,6 +208,7 @@ class Reference:
         contents: dict[str, NDArray[Any]] = {f"input.{name}": value for name, value in self.inputs.items()}
         contents |= {f"output.{name}": value for name, value in self.outputs.items()}
         contents |= {f"{_PICTURE}.rgb": self.picture} if self.picture is not None else {}
+        contents |= {f"{_SOUND}.wav": self.sound} if self.sound is not None else {}
         limit = {} if self.tolerance is None else limit_notes(self.tolerance)
         samples = self.random.notes() if self.random else {}
         contents |= self.random.tensors() if self.random else {}
@@ -246,15 +248,14 @@ class Reference:
                 for number in range(len(samples.samples))
             ]
             samples = replace(samples, rankings=tuple(rankings_of_samples))
-        picture = groups[_PICTURE].get("rgb")
+        picture, sound = groups[_PICTURE].get("rgb"), groups[_SOUND].get("wav")
         more = _of_variants(notes)
         variants = {
             name: cls._decoded(own, more.get(name, {}), f"variant {name} of {where}")
             for name, own in _of_variants(groups[_VARIANT], prefix="").items()
         }
-        return cls(
-            runtime, groups["input"], groups["output"], limit, samples, of_inputs, picture=picture, variants=variants
-        )
+        result = cls(runtime, groups["input"], groups["output"], limit, samples, of_inputs, picture=picture, sound=sound)
+        return replace(result, variants=variants)
 
     def check(self, manifest: Manifest) -> None:
         """Refuse a reference that no device can agree with.
@@ -283,6 +284,8 @@ class Reference:
             faults += [f"sample {number}: {fault}" for fault in _output_faults(outputs, manifest.step_outputs)]
         if manifest.pictures:
             faults += _picture_faults(self.picture)
+        if manifest.sounds:
+            faults += _sound_faults(self.sound)
         faults += ["it has variants, and the model has none"] if self.variants else []
         for _, ranking in self._every_ranking():
             faults += ranking_faults(ranking, manifest.outputs)
@@ -365,6 +368,13 @@ def _picture_faults(picture: NDArray[Any] | None) -> list[str]:
         return ["there is no picture for its steps"]
     is_rgb = picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3 and picture.size > 0  # noqa: PLR2004 - rows, columns and RGB
     return [] if is_rgb else [f"the picture is {picture.dtype} of {picture.shape}, not RGB pixels"]
+
+
+def _sound_faults(sound: NDArray[Any] | None) -> list[str]:
+    if sound is None:
+        return ["there is no sound for its steps"]
+    is_file = sound.dtype == np.uint8 and sound.ndim == 1 and sound.size > 0
+    return [] if is_file else [f"the sound is {sound.dtype} of {sound.shape}, not the bytes of a WAV file"]
 
 
 def _output_faults(outputs: Tensors, specs: tuple[TensorSpec, ...]) -> list[str]:

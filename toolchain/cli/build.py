@@ -11,8 +11,8 @@ from toolchain.cli import common, declare
 from toolchain.cli.connection import BoardOptions
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather, option, record
-from toolchain.cli.pictures import PictureOptions
 from toolchain.cli.reports import write_reports
+from toolchain.cli.steps import StepOptions
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class BuildOptions:
     toolchain: str | None = common.toolchain()
     model: common.ModelOptions = record(common.ModelOptions)
     inputs: common.InputOptions = record(common.InputOptions)
-    pictures: PictureOptions = record(PictureOptions)
+    steps: StepOptions = record(StepOptions)
     compiling: common.CompileOptions = record(common.CompileOptions)
     threads: int | None = option(
         "--threads",
@@ -50,7 +50,7 @@ def build(console: Console, /, source: str, options: BuildOptions, *, as_json: b
     from toolchain.progress import Stages
 
     board = options.board.board(**options.compiling.kernels.precision)
-    model = options.pictures.add_to(options.model.model(source, options.inputs))
+    model = options.steps.add_to(options.model.model(source, options.inputs))
     request = options.compiling.request(model, board, console.say, options.toolchain, threads=options.threads)
     # before the build: a missing cost model is reported at once
     cost_model = request.backend.cost_model(console.say) if options.cost else None

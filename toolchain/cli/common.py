@@ -103,16 +103,20 @@ class InputFileOptions:
         help="Picture to use as the input, by the model's own steps (--pre) or the usual ImageNet preprocessing.",
     )
 
+    sound: Path | None = option(
+        "--sound", type=PATH, help="WAV file to use as the input, by the model's own steps (--pre wav:rate=N)."
+    )
+
     def source(self, seed: int) -> inputs.Source:
         """Return where the inputs come from: the files, or random numbers of this seed."""
         from toolchain.models import inputs
 
-        return inputs.Source(self.npz, self.image, seed)
+        return inputs.Source(self.npz, self.image, seed, sound=self.sound)
 
     @property
     def arguments(self) -> list[str]:
         """The same options for a command line."""
-        flags = (("--input", self.npz), ("--image", self.image))
+        flags = (("--input", self.npz), ("--image", self.image), ("--sound", self.sound))
         return [argument for option, path in flags if path for argument in (option, str(path))]
 
 

@@ -17,8 +17,8 @@ from toolchain.cli.connection import SlotOptions, StatusOptions, open_device
 from toolchain.cli.console import Console, Result, with_next
 from toolchain.cli.gathering import gather, option, record, same
 from toolchain.cli.int8 import Int8Options, OpenedConversion
-from toolchain.cli.pictures import PictureOptions
 from toolchain.cli.registry import RegistryOptions
+from toolchain.cli.steps import StepOptions
 from toolchain.device.rate import LEAST_PERIOD_S, LOADS, LONGEST_PERIOD_S, LONGEST_S, Load, Rate
 from toolchain.errors import InputError
 from toolchain.progress import size_text
@@ -44,7 +44,7 @@ class DeployOptions:
     toolchain: str | None = common.toolchain()
     model: common.ModelOptions = record(common.ModelOptions)
     inputs: common.InputOptions = record(common.InputOptions)
-    pictures: PictureOptions = record(PictureOptions)
+    steps: StepOptions = record(StepOptions)
     measuring: common.MeasureOptions = record(common.MeasureOptions)
     report: common.ReportOptions = record(common.ReportOptions)
     compiling: common.CompileOptions = record(common.CompileOptions)
@@ -83,7 +83,7 @@ class DeployOptions:
         self.registry.check(source)
         self.int8.check(source)
         fixing = {"--shape": self.model.shapes, "--dim": self.model.dims, "--fix": self.model.fixed}
-        fixing |= {"--state": self.model.states, "--pre": self.pictures.pre, "--post": self.pictures.post}
+        fixing |= {"--state": self.model.states, "--pre": self.steps.pre, "--post": self.steps.post}
         fixing["--max-ram"] = (str(self.compiling.max_ram),) if self.compiling.max_ram else ()
         if built and (unused := [name for name, values in fixing.items() if values]):
             raise InputError(f"{unused[0]} is for models, but this one is already built", hint=f"leave {unused[0]} out")
@@ -142,7 +142,7 @@ class DeployOptions:
             device=self.device,
             toolchain=self.toolchain,
             model=self.model,
-            inputs=common.InputFileOptions(self.inputs.npz, self.inputs.image),
+            inputs=common.InputFileOptions(self.inputs.npz, self.inputs.image, self.inputs.sound),
             search=common.SearchOptions(trials=trials),
             kernels=self.compiling.kernels,
             threads=self.measuring.threads,
@@ -180,7 +180,7 @@ def run_deploy(console: Console, source: str, options: DeployOptions) -> Result:
         options = dataclasses.replace(options, device=options.device.for_bundle(source))
     device, board = options.device, options.device.board(**options.compiling.kernels.precision)
     entry = device.device(board)
-    floats = options.pictures.add_to(options.model.model(source, options.inputs))
+    floats = options.steps.add_to(options.model.model(source, options.inputs))
     conversion = options.int8.open(console, floats, board, options.model, options.inputs.labels)
     connection.announce(entry, board, device, console.say)
     stages, access = Stages(console.say), options.registry.access()
@@ -271,6 +271,12 @@ class RunOptions:
         multiple=True,
         help="Picture to use as the input, or a folder of pictures; can be repeated.",
     )
+    sounds: tuple[Path, ...] = option(
+        "--sound",
+        type=common.PATH,
+        multiple=True,
+        help="WAV file to use as the input, or a folder of them; can be repeated.",
+    )
     output: Path = option(
         "-o", "--output", type=common.PATH, required=True, help="Where to write the outputs, an .npz file."
     )
@@ -296,6 +302,7 @@ class RunOptions:
             self.stream,
             self.steps or 0,
             self.variant,
+            self.sounds,
         )
         request.check()
         return request

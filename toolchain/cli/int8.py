@@ -97,20 +97,20 @@ class Int8Options:
         if not self.folder:
             return None
         from toolchain.models import source as models
-        from toolchain.pipeline import pictures
+        from toolchain.pipeline import steps
 
         options = QuantizeOptions(
             processor=board.backend, calibration=str(self.folder), accuracy=self._accuracy(labels), model=model
         )
         options.check()
         loaded = models.load_request(floats)
-        convert = pictures.of_model(floats, loaded.inputs)
+        convert = steps.of_model(floats, loaded.inputs)
         models.check_memory(loaded)
         path = Path(f"{loaded.name}-int8.onnx")
         check_target(Path(floats.source), path)
-        # The steps for pictures may be in a file beside the float model.
+        # The steps may be in a file beside the float model.
         converted = dataclasses.replace(
-            floats, source=str(path), shapes={}, dims={}, fixed={}, pictures=pictures.steps_of(floats)
+            floats, source=str(path), shapes={}, dims={}, fixed={}, pipeline=steps.steps_of(floats)
         )
         return OpenedConversion(path, converted, open_conversion(console, loaded, options, convert))
 

@@ -94,7 +94,7 @@ class QuantizeOptions:
     calibration: str | None = option(
         "--calibration",
         metavar="DIR|random",
-        help="Folder of samples: pictures, .npz or .npy files; or `random`. A quantized model needs none.",
+        help="Folder of samples: pictures, .wav, .npz or .npy files; or `random`. A quantized model needs none.",
     )
     samples: int | None = option(
         "--samples",
@@ -163,7 +163,7 @@ def quantize(console: Console, /, source: str, options: QuantizeOptions, *, as_j
     from toolchain import files
     from toolchain import quantize as quantizing
     from toolchain.models import source as model
-    from toolchain.pipeline import pictures
+    from toolchain.pipeline import steps
 
     options.check()
     request = options.model.plain_model(source)
@@ -182,7 +182,7 @@ def quantize(console: Console, /, source: str, options: QuantizeOptions, *, as_j
         # Opened before the work, which takes minutes: an output that cannot be written is reported at once.
         model_file = stack.enter_context(files.atomic_path(output))
         report_file = stack.enter_context(files.atomic_path(options.report_path)) if options.report_path else None
-        conversion = open_conversion(console, loaded, options, pictures.of_model(request, loaded.inputs))
+        conversion = open_conversion(console, loaded, options, steps.of_model(request, loaded.inputs))
         result = conversion()
         document = result.document() | {"file": str(output)}
         model_file.write_bytes(result.source.proto.SerializeToString(deterministic=True))
@@ -196,7 +196,7 @@ def open_conversion(
 ) -> Callable[[], Quantized | QuantizedModel]:
     """Check all that can be checked before the work; return what does the work.
 
-    `convert` is what pictures become; None stands for the usual ImageNet preprocessing.
+    `convert` is what pictures and sounds become; None stands for the usual ImageNet preprocessing.
 
     Raises:
         InputError: The options, the samples or the data do not fit the model or each other.

@@ -39,7 +39,7 @@ class SampleOptions:
         "--preprocess",
         default="",
         metavar="MODULE:FUNCTION",
-        help="Function of your project that reads a sample's file. Default: pictures as `run --image` does.",
+        help="Function of your project that reads a sample's file. Default: pictures and sounds as `run` does.",
     )
     limit: int | None = option(
         "--limit", type=click.IntRange(min=1), help="Use N samples, spread evenly over the data. Default: all."

@@ -113,7 +113,7 @@ class TuneOptions:
             device=device,
             toolchain=self.toolchain,
             model=self.model,
-            inputs=common.InputOptions(self.inputs.npz, self.inputs.image),
+            inputs=common.InputOptions(self.inputs.npz, self.inputs.image, self.inputs.sound),
             compiling=common.CompileOptions(records=self.records, kernels=self.kernels),
             measuring=common.TurnOptions(threads=self.threads),
         )

@@ -43,10 +43,12 @@ from toolchain.models import importer, origins, source, sparsity
 from toolchain.models.importer import ImportedModel
 from toolchain.native import cross, elf
 from toolchain.native.cross import Cross
+from toolchain.pictures import Pictures
 from toolchain.progress import stage
 from toolchain.records.apply import Applied
 from toolchain.records.metaschedule import target_table
 from toolchain.records.tasks import called, layer_of
+from toolchain.sounds import Sounds
 from toolchain.tensors import Tensors
 
 _LISTED_WEIGHTS = 3
@@ -454,7 +456,8 @@ def _manifest(work: _Compilation, staging: Path, activations: Mapping[str, int |
         activations=activations[ENTRY],
         sparse=_sparse(work),
         states=source.states,
-        pictures=work.request.pictures,
+        pictures=pipeline if isinstance(pipeline := work.request.pipeline, Pictures) else None,
+        sounds=pipeline if isinstance(pipeline, Sounds) else None,
         variants=tuple(sets_of_shapes) if len(sets_of_shapes) > 1 else (),
     )
 
@@ -527,7 +530,7 @@ def compare_in_half(
 def _input_text(request: BuildRequest) -> str:
     """Say what a network is run with."""
     input_source = request.model.given
-    path = input_source.image or input_source.npz
+    path = input_source.image or input_source.sound or input_source.npz
     return path.name if path else f"random numbers of seed {input_source.seed}"
 
 

@@ -98,7 +98,7 @@ def rescale_for_half(imported: ImportedModel, request: BuildRequest) -> tvm.IRMo
 
 def _user_samples(input_source: inputs.Source, source: SourceModel) -> list[dict[str, NDArray[Any]]]:
     """Return the inputs of the user's files; empty without files."""
-    if not (input_source.npz or input_source.image):
+    if not input_source.options:
         return []
     if not source.states:
         return [inputs.make(input_source, source.inputs)]

@@ -13,6 +13,7 @@ from toolchain.models.request import Model
 from toolchain.pictures import Pictures
 from toolchain.progress import Progress
 from toolchain.records import SHIPPED
+from toolchain.sounds import Sounds
 
 if TYPE_CHECKING:
     from toolchain.backends.base import Backend
@@ -35,7 +36,7 @@ class BuildRequest:
     without: tuple[str, ...] = ()  # names of templates that must not be used
     threads: int = 0  # number of threads for which records are applied; 0 for the number in the board file
     max_memory: int = 0  # bytes that a process which runs the network may take; 0 for any number
-    pictures: Pictures | None = None  # the steps for pictures, checked against the model
+    pipeline: Pictures | Sounds | None = None  # the steps for pictures or sounds, checked against the model
 
     @cached_property
     def backend(self) -> Backend:
@@ -87,9 +88,9 @@ class BuildRequest:
             arguments += ["--fix", f"{name}={value}"]
         input_source = self.model.given
         # The name is enough: the bundle's reference has the numbers for users without that file.
-        for option, path in (("--input", input_source.npz), ("--image", input_source.image)):
-            arguments += [option, shlex.quote(path.name)] if path else []
-        arguments += [shlex.quote(text) for text in self.pictures.steps.arguments] if self.pictures else []
+        for option, path in input_source.options:
+            arguments += [option, shlex.quote(path.name)]
+        arguments += [shlex.quote(text) for text in self.pipeline.steps.arguments] if self.pipeline else []
         return " ".join([*arguments, *precision_options(self.board), "--seed", str(input_source.seed)])
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from toolchain import temporary
 from toolchain.bundle import Bundle
 from toolchain.bundle.reference import RandomSamples
-from toolchain.device import application, pictures, runner, sampling, trust, verification
+from toolchain.device import application, pictures, runner, sampling, sounds, trust, verification
 from toolchain.device.application import Started
 from toolchain.device.connected import ConnectedDevice
 from toolchain.device.installed import DeviceRelease, Installed
@@ -20,6 +20,7 @@ from toolchain.device.probe.facts import DeviceFacts
 from toolchain.device.rate import Rate
 from toolchain.device.runner import Run
 from toolchain.device.shipment import Transfer
+from toolchain.device.sounds import SoundsChecked
 from toolchain.device.store import Generation
 from toolchain.device.trust import Verified
 from toolchain.device.verification import Fidelity, Samples
@@ -84,7 +85,7 @@ class Deployment:
         application: How the device's application started; None if it has none.
         fidelity: The comparison of many samples; None if there was only one.
         verified: The device's check of the signatures; None if it accepts unsigned releases.
-        pictures: The check of the release's steps for pictures; None if it has none, or no reference.
+        raw: The check of the release's steps for pictures or sounds; None if it has none, or no reference.
         variants: The comparisons of all variants, the first one's being those above; none without variants.
     """
 
@@ -98,7 +99,7 @@ class Deployment:
     application: Started | None = None
     fidelity: Fidelity | None = None
     verified: Verified | None = None
-    pictures: PicturesChecked | None = None
+    raw: PicturesChecked | SoundsChecked | None = None
     variants: tuple[VariantChecked, ...] = ()
 
 
@@ -140,7 +141,7 @@ def deploy(
             installed = release.of_variant(first).install(samples.inputs, Path(work), stages.tell, library)
         run, checked = _check_outputs(installed, samples, random, settings, stages)
         with stages.timed("smoke"):
-            of_picture = _check_pictures(release, samples, settings.tolerance)
+            of_raw = _check_steps(release, samples, settings.tolerance)
         of_others = [_check_variant(release.of_variant(name), settings, stages) for name in others]
         if settings.accept:
             settings.accept(release)
@@ -158,7 +159,7 @@ def deploy(
         application=started,
         fidelity=checked.fidelity,
         verified=verified,
-        pictures=of_picture,
+        raw=of_raw,
         variants=(checked, *of_others) if others else (),
     )
 
@@ -198,15 +199,18 @@ def _check_variant(release: DeviceRelease, settings: Settings, stages: Stages) -
     return checked
 
 
-def _check_pictures(release: DeviceRelease, samples: Samples, tolerance: float | None) -> PicturesChecked | None:
-    """Run the reference's picture through all steps on the device; its files are there."""
-    manifest = release.manifest
-    if samples.picture is None:
+def _check_steps(
+    release: DeviceRelease, samples: Samples, tolerance: float | None
+) -> PicturesChecked | SoundsChecked | None:
+    """Run the reference's picture or sound through all steps on the device; its files are there."""
+    manifest, raw = release.manifest, samples.picture if samples.sound is None else samples.sound
+    if raw is None:
         return None
     on_device = replace(release, bundle=None)
-    run, _ = sampling.run_pictures(on_device, {"0": samples.picture}, 1, keep_input=True)
+    run, _ = sampling.run_raw(on_device, {"0": raw}, 1, keep_input=True)
     run = replace(run, outputs={name: value[0] for name, value in run.outputs.items()})
-    checked = pictures.check(run, samples.picture, manifest)
+    checked: PicturesChecked | SoundsChecked
+    checked = sounds.check(run, raw, manifest) if manifest.sounds else pictures.check(run, raw, manifest)
     if run.objects and all(np.array_equal(run.objects["input"], value) for value in samples.inputs.values()):
         verification.check_outputs(run, samples, manifest, tolerance)
     return checked

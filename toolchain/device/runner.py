@@ -60,7 +60,7 @@ class Run:
         processor: The accelerator of the kernels; None for the CPU.
         copies: The copies to and from an accelerator's own memory; None without such an accelerator.
         periodic: The runs at a rate after the timed ones; None without a rate.
-        objects: The tensors of what pictures gave; None if the inputs were tensors.
+        objects: The tensors of what pictures or sounds gave; None if the inputs were tensors.
     """
 
     outputs: Mapping[str, NDArray[Any]]
@@ -86,8 +86,9 @@ class Plan:
     model runs once for each; 0 means a single input without that axis. They are the steps of a `sequence` if a model
     keeps its state between them; the first step gets it from a file of the device, `state_in`, or else it is zeros, and
     the last one leaves it in `state_out`. With a `rate`, the model then runs at that rate.
-    With `objects`, the inputs are raw pictures, and what these give has at most so many bytes; with `keep_input`, the
-    input that was made of the last one is fetched, too. `variant` is one of a release that has several.
+    With `objects`, the inputs are raw pictures or sounds, and what these give has at most so many bytes; with
+    `keep_input`, the input that was made of the last one is fetched, too. `variant` is one of a
+    release that has several.
     """
 
     budget_s: float = 10.0

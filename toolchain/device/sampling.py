@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolchain import files, temporary, tensors
-from toolchain.device import pictures as device_pictures
+from toolchain.device import objects as found_objects
 from toolchain.device.installed import DeviceRelease, Installed
 from toolchain.device.runner import SMOKE, Plan, Processor, Run
 from toolchain.device.shipment import Sent, Tell
@@ -42,7 +42,7 @@ class Sampled:
         peak_rss_kib: Largest memory use of a process.
         processor: The accelerator of the kernels; None for the CPU.
         sent: The blobs sent.
-        objects: For raw pictures, the objects of each.
+        objects: For raw pictures or sounds, the objects of each.
     """
 
     outputs: Mapping[str, NDArray[Any]]
@@ -76,9 +76,7 @@ def run_all(
     release = replace(release, bundle=None)  # the device has its files: each piece sends inputs alone
     specs = release.manifest.step_outputs
     outputs = {spec.name: np.empty((series.count, *spec.shape), spec.dtype) for spec in specs}
-    given = (
-        [TensorSpec("0", (series.picture_bytes,), "uint8")] if series.picture_bytes else release.manifest.step_inputs
-    )
+    given = [TensorSpec("0", (series.raw_bytes,), "uint8")] if series.raw_bytes else release.manifest.step_inputs
     ranges = pieces(series.count, [*given, *specs])
     runs, sent = [], []
     objects: list[NDArray[Any]] = []
@@ -87,13 +85,13 @@ def run_all(
         for number, piece in enumerate(ranges):
             if progress:
                 progress(Step("running the samples", piece.start, series.count, "samples"))
-            if series.picture_bytes:
-                run, transfer = run_pictures(release, series.take(piece), len(piece))
+            if series.raw_bytes:
+                run, transfer = run_raw(release, series.take(piece), len(piece), series.windows)
             else:
                 plan = replace(SMOKE, samples=len(piece), sequence=is_sequence)
                 run, transfer = _run_piece(release, series.take(piece), plan, number, sequence)
-            if run.objects is not None and release.manifest.pictures:
-                objects += device_pictures.read_objects(run.objects, release.manifest.pictures.plan, len(piece))
+            if run.objects is not None:
+                objects += found_objects.read_objects(run.objects, release.manifest, len(piece), series.windows)
             for name, value in run.outputs.items():
                 outputs[name][piece.start : piece.stop] = value
             runs.append(run)
@@ -144,23 +142,24 @@ def pieces(count: int, specs: Sequence[TensorSpec]) -> list[range]:
     return [range(start, min(start + step, count)) for start in range(0, count, step)]
 
 
-def run_pictures(
-    release: DeviceRelease, pictures: Tensors, count: int, *, keep_input: bool = False
+def run_raw(
+    release: DeviceRelease, raw: Tensors, count: int, windows: int = 1, *, keep_input: bool = False
 ) -> tuple[Run, Sent]:
-    """Run pictures in one process, and remove them afterwards.
+    """Run pictures or sounds in one process, and remove them afterwards.
 
     Args:
         release: The release, whose files are on the device.
-        pictures: Raw pictures with the names 0, 1 and so on.
-        count: Number of pictures.
+        raw: RGB pixels, or the bytes of WAV files, with the names 0, 1 and so on.
+        count: How many there are.
+        windows: Most windows of a sound.
         keep_input: Whether to fetch the input that was made of the last one.
 
     Raises:
         DeviceError, VerificationError: As `run_all`.
     """
-    limit = device_pictures.most_bytes(release.manifest, count, keep_input=keep_input)
+    limit = found_objects.most_bytes(release.manifest, count, windows, keep_input=keep_input)
     plan = replace(SMOKE, samples=count, objects=limit, keep_input=keep_input)
-    return _run_piece(release, pictures, plan, 0, None)
+    return _run_piece(release, raw, plan, 0, None)
 
 
 def _run_piece(

@@ -40,7 +40,8 @@ class Samples:
         runtime: Name of the runtime that computed the reference.
         tolerance: The reference's own limits for the relative difference, if it has some.
         rankings: The outputs whose rows are sorted by scores.
-        picture: RGB pixels for the release's own steps; None if it has none.
+        picture: RGB pixels for the release's own steps; None if it has none for pictures.
+        sound: The bytes of a WAV file for the release's own steps; None if it has none for sounds.
     """
 
     inputs: Tensors
@@ -49,6 +50,7 @@ class Samples:
     tolerance: Tolerance | None = None
     rankings: tuple[Ranking, ...] = ()
     picture: NDArray[np.uint8] | None = None
+    sound: NDArray[np.uint8] | None = None
 
 
 def check_referenced(bundle: Bundle, *, unchecked: bool) -> None:
@@ -88,6 +90,7 @@ def samples_of(bundle: Bundle, *, unchecked: bool = False, variant: str = "") ->
         reference.tolerance,
         reference.rankings,
         reference.picture if bundle.manifest.pictures else None,
+        reference.sound if bundle.manifest.sounds else None,
     )
 
 

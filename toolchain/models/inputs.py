@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from toolchain import files
 from toolchain.errors import InputError, reason
 from toolchain.progress import size_text
 from toolchain.states import LARGEST_STEPS, STEPS, count_steps, stacked
@@ -35,11 +36,12 @@ _RESIZE_RATIO = 256 / 224  # the usual evaluation crop: the short side to 256, t
 
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup/memory.max")
+_LARGEST_WAV = 1 << 30  # bytes
 _LARGEST = 1 << 31  # bytes that protobuf, and so shape inference, takes
 
 
 Convert = Callable[[NDArray[np.uint8]], NDArray[Any]]
-"""Makes a model's only input of RGB pixels, (height, width, 3)."""
+"""Makes a model's only input of RGB pixels, (height, width, 3), or of the bytes of a WAV file."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,14 @@ class Source:
     npz: Path | None = None
     image: Path | None = None
     seed: int = 0
-    convert: Convert | None = None  # what the image becomes; None for the usual ImageNet preprocessing
+    convert: Convert | None = None  # what an image or a sound becomes; None for the usual ImageNet preprocessing
+    sound: Path | None = None
+
+    @property
+    def options(self) -> list[tuple[str, Path]]:
+        """The files with their options."""
+        given = (("--input", self.npz), ("--image", self.image), ("--sound", self.sound))
+        return [(option, path) for option, path in given if path]
 
 
 def make(source: Source, specs: Sequence[TensorSpec], *, is_sequence: bool = False) -> dict[str, NDArray[Any]]:
@@ -58,21 +67,23 @@ def make(source: Source, specs: Sequence[TensorSpec], *, is_sequence: bool = Fal
     Raises:
         InputError: A file is unreadable, or does not fit the model's signature.
     """
-    if source.npz and source.image:
-        raise InputError("--input and --image cannot be combined")
+    if len(source.options) > 1:
+        raise InputError(" and ".join(option for option, _ in source.options) + " cannot be combined")
     if is_sequence:
         return _make_sequence(source, specs)
     if source.npz:
         return from_npz(source.npz, specs)
     if source.image:
         return from_image(source.image, specs, source.convert)
+    if source.sound:
+        return from_sound(source.sound, specs, source.convert)
     return random(specs, source.seed)
 
 
 def _make_sequence(source: Source, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
-    if source.image:
+    if source.image or source.sound:
         raise InputError(
-            "--image is one picture, but the model has a state, and so runs a sequence",
+            f"{source.options[0][0]} is one input, but the model has a state, and so runs a sequence",
             hint="pass the steps with --input FILE.npz: each array has one more axis in front, of steps",
         )
     if source.npz is None:
@@ -202,6 +213,32 @@ def from_image(path: Path, specs: Sequence[TensorSpec], convert: Convert | None 
     array = array.transpose(2, 0, 1) if channels_first else array
     batch = np.repeat(array[None], spec.shape[0], axis=0)
     return {spec.name: np.ascontiguousarray(batch, dtype=spec.dtype)}
+
+
+def read_wav(path: Path) -> NDArray[np.uint8]:
+    """Return the bytes of a sound's file."""
+    try:
+        return np.frombuffer(files.read_limited(path, _LARGEST_WAV), np.uint8)
+    except OSError as fault:
+        raise InputError(f"cannot read the sound {path}", details=reason(fault), hint="pass a WAV file") from fault
+
+
+def from_sound(path: Path, specs: Sequence[TensorSpec], convert: Convert | None) -> dict[str, NDArray[Any]]:
+    """Read a sound as the model's only input, by its own steps.
+
+    Raises:
+        InputError: It is not a sound that fits them, or there are none.
+    """
+    if convert is None:
+        raise InputError(
+            f"the model has no steps that make its input of {path.name}",
+            details="its inputs: " + ", ".join(map(str, specs)),
+            hint="build it with steps, such as --pre wav:rate=16000, or pass its inputs with --input FILE.npz",
+        )
+    try:
+        return {specs[0].name: convert(read_wav(path))}
+    except InputError as fault:
+        raise InputError(f"{path.name}: {fault.message}", details=fault.details, hint=fault.hint) from fault
 
 
 def read_labels(path: Path, classes: int) -> list[str]:

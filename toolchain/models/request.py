@@ -34,7 +34,8 @@ class Model:
     # Names of outputs that stay on the device, by the names of the inputs that they are in the next step
     states: Mapping[str, str] = field(default_factory=dict)
     detection: Detection = "propose"  # what happens to outputs that look like a state
-    pictures: Steps | None = None  # steps for pictures; None for those of a pipeline.toml beside the file, if any
+    # The steps for pictures or sounds; None for those of a pipeline.toml beside the file, if any
+    pipeline: Steps | None = None
     variants: tuple[VariantShapes, ...] = ()  # the shapes of each variant beside those of all; none for one set
 
     def of_variant(self, variant: VariantShapes) -> Model:

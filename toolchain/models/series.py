@@ -1,8 +1,8 @@
-"""The inputs of many runs, which need not all be in memory at once: arrays, pictures, or seeded random tensors."""
+"""The inputs of many runs, which need not all be in memory at once: arrays, pictures, sounds, or random tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,15 +24,17 @@ class Series:
         take: Returns some samples: by name, each input with a leading axis of samples.
         names: One for each sample; empty if they have none.
         single: Whether it is one sample without that axis, so that its outputs have none either.
-        picture_bytes: Largest size of a raw picture; `take` then returns pictures with the names 0, 1 and so on. 0 for
-            inputs of the model.
+        raw_bytes: Largest size of a raw picture or sound; `take` then returns those with the names 0, 1 and so on. 0
+            for inputs of the model.
+        windows: Most windows of a sound.
     """
 
     count: int
     take: Callable[[range], dict[str, NDArray[Any]]]
     names: tuple[str, ...] = ()
     single: bool = False
-    picture_bytes: int = 0
+    raw_bytes: int = 0
+    windows: int = 1
 
 
 def of_file(path: Path, specs: Sequence[TensorSpec]) -> Series:
@@ -67,7 +69,29 @@ def of_raw_pictures(paths: Sequence[Path]) -> Series:
     def take(samples: range) -> dict[str, NDArray[Any]]:
         return {str(number): inputs.read_rgb(pictures[index]) for number, index in enumerate(samples)}
 
-    return Series(len(pictures), take, tuple(map(str, pictures)), _is_one_file(paths), picture_bytes=largest)
+    return Series(len(pictures), take, tuple(map(str, pictures)), _is_one_file(paths), raw_bytes=largest)
+
+
+def of_raw_sounds(paths: Sequence[Path], windows: Callable[[NDArray[np.uint8]], int]) -> Series:
+    """Read sounds as the bytes of WAV files, for a release whose own steps make inputs of them.
+
+    `windows` returns how many windows a sound has, and refuses one that does not fit the release.
+    """
+    sounds = _files(paths, {".wav"}, "sounds", "NAME.wav")
+    largest, most = 0, 1
+    for sound in sounds:  # all of them first: a damaged one among a thousand stops the run before it begins
+        contents = inputs.read_wav(sound)
+        try:
+            most = max(most, windows(contents))
+        except InputError as fault:
+            raise InputError(f"{sound}: {fault.message}", details=fault.details, hint=fault.hint) from fault
+        largest = max(largest, contents.size)
+
+    def take(samples: range) -> dict[str, NDArray[Any]]:
+        return {str(number): inputs.read_wav(sounds[index]) for number, index in enumerate(samples)}
+
+    names = tuple(map(str, sounds))
+    return Series(len(sounds), take, names, _is_one_file(paths), raw_bytes=largest, windows=most)
 
 
 def _is_one_file(paths: Sequence[Path]) -> bool:
@@ -76,16 +100,7 @@ def _is_one_file(paths: Sequence[Path]) -> bool:
 
 def _listed(paths: Sequence[Path]) -> tuple[list[Path], int]:
     """Return the files of pictures, and the bytes of the largest one as RGB pixels."""
-    pictures: list[Path] = []
-    suffixes = Image.registered_extensions()
-    for path in paths:
-        files = sorted(path.iterdir()) if path.is_dir() else [path]
-        files = [file for file in files if file == path or (file.suffix.lower() in suffixes and file.is_file())]
-        if not files:
-            raise InputError(
-                f"there are no images in {path}", hint="pass a folder with files such as NAME.jpg or NAME.png"
-            )
-        pictures += files
+    pictures = _files(paths, Image.registered_extensions(), "images", "NAME.jpg or NAME.png")
     # All headers are read first, so that a damaged file among a thousand stops the run before it begins.
     largest = 0
     for picture in pictures:
@@ -95,6 +110,18 @@ def _listed(paths: Sequence[Path]) -> tuple[list[Path], int]:
         except Exception as fault:  # its decoders raise whatever they trip over, of any class
             raise InputError(f"cannot read the image {picture}", details=reason(fault)) from fault
     return pictures, largest
+
+
+def _files(paths: Sequence[Path], suffixes: Collection[str], what: str, example: str) -> list[Path]:
+    """Return files, and those of folders that have such a suffix."""
+    listed: list[Path] = []
+    for path in paths:
+        files = sorted(path.iterdir()) if path.is_dir() else [path]
+        files = [file for file in files if file == path or (file.suffix.lower() in suffixes and file.is_file())]
+        if not files:
+            raise InputError(f"there are no {what} in {path}", hint=f"pass a folder with files such as {example}")
+        listed += files
+    return listed
 
 
 def random(specs: Sequence[TensorSpec], seed: int, count: int) -> Series:

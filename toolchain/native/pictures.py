@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from toolchain import resources
 from toolchain.errors import InputError
 from toolchain.native import steps
-from toolchain.native.steps import OBJECT, REASON_BYTES
+from toolchain.native.steps import REASON_BYTES
 from toolchain.pictures import plan as plans
 from toolchain.pictures.plan import Plan
 
@@ -96,7 +96,9 @@ class Computer:
             FORMATS.index(raw.format) + 1, raw.width, raw.height, raw.data.ctypes.data, raw.data.nbytes, raw.stride
         )
         picture.chroma_stride = raw.chroma_stride
-        self._call("prepare", self._handle, ctypes.byref(picture), steps.address(result), ctypes.c_size_t(result.nbytes))
+        self._call(
+            "prepare", self._handle, ctypes.byref(picture), steps.address(result), ctypes.c_size_t(result.nbytes)
+        )
         return result
 
     def find(self, width: int, height: int, output: NDArray[np.float32]) -> NDArray[Any]:

@@ -30,7 +30,10 @@ class _Operation(ctypes.Structure):
 class _Plan(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_double) for name in ("low", "high", "floor", "offset", "top")),
-        *((name, ctypes.c_int32) for name in ("rate", "resample", "samples", "hop", "convention", "fft", "win", "step")),
+        *(
+            (name, ctypes.c_int32)
+            for name in ("rate", "resample", "samples", "hop", "convention", "fft", "win", "step")
+        ),
         *((name, ctypes.c_int32) for name in ("mels", "coefficients", "frames", "padding", "power", "logarithm")),
         *((name, ctypes.c_int32) for name in ("bands_first", "element", "operations")),
         ("operation", _Operation * 4),
@@ -96,9 +99,7 @@ class Computer:
             )
         sides = (plan.frames, plan.bands) if plan.layout == "frames" else (plan.bands, plan.frames)
         result = np.empty(shape or sides, plan.dtype)
-        self._call(
-            "prepare", self._handle, window or 0, steps.address(result), ctypes.c_size_t(result.nbytes)
-        )
+        self._call("prepare", self._handle, window or 0, steps.address(result), ctypes.c_size_t(result.nbytes))
         return result
 
     def find(self, output: NDArray[np.float32], window: int = 0) -> NDArray[Any]:

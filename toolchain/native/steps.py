@@ -55,10 +55,7 @@ def _build(progress: Callable[[str], None] | None) -> Path:
     """Return the library's path; it is compiled unless the cache has it for these sources and this compiler."""
     target = architecture.of_machine(platform.machine())
     sources = [
-        path
-        for room in _ROOMS
-        for path in sorted((resources.RUNTIME / room).iterdir())
-        if path.suffix in {".cc", ".h"}
+        path for room in _ROOMS for path in sorted((resources.RUNTIME / room).iterdir()) if path.suffix in {".cc", ".h"}
     ]
     digests = {f"{path.parent.name}/{path.name}": files.sha256_file(path) for path in sources}
     identity = [digests, _FLAGS, importlib.metadata.version("ziglang"), target.zig_target]

@@ -15,7 +15,7 @@ from toolchain.device.energy import Energy
 from toolchain.device.installed import DeviceRelease
 from toolchain.device.lock import Owner
 from toolchain.models import inputs
-from toolchain.pipeline import device_programs, pictures, variants
+from toolchain.pipeline import device_programs, steps, variants
 from toolchain.pipeline.deploy import read_labels, top_classes
 from toolchain.pipeline.report import Report
 from toolchain.progress import Stages, stage
@@ -80,7 +80,7 @@ def _read_inputs(
     names = variants.chosen(source, manifest, variant)
     variants.check_options(manifest, names, settings)
     arrays: dict[str, Tensors]
-    arrays = {name: pictures.make_inputs(source, manifest.of_variant(name)) for name in names}
+    arrays = {name: steps.make_inputs(source, manifest.of_variant(name)) for name in names}
     return arrays, read_labels(settings.labels, manifest.of_variant(names[0]))
 
 

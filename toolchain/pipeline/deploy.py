@@ -22,7 +22,7 @@ from toolchain.device.probe.facts import DeviceFacts
 from toolchain.models import inputs
 from toolchain.models.inputs import Guess
 from toolchain.native.programs import Program
-from toolchain.pipeline import device_programs, pictures, preflight, variants
+from toolchain.pipeline import device_programs, preflight, steps, variants
 from toolchain.pipeline.report import Report
 from toolchain.pipeline.source import BundleSource, Loaded
 from toolchain.progress import Stages, stage
@@ -139,7 +139,7 @@ def deploy_bundle(
     labels = read_labels(settings.labels, manifest)
     library = device_programs.library(device.board, stages) if settings.library else None
     arrays = {
-        name: pictures.make_inputs(own_inputs, manifest.of_variant(name))
+        name: steps.make_inputs(own_inputs, manifest.of_variant(name))
         if own_inputs
         else verification.samples_of(bundle, unchecked=True, variant=name).inputs
         for name in variants.chosen(own_inputs, manifest)
@@ -175,7 +175,7 @@ def deploy_bundle(
         fidelity=of_first.fidelity,
         unchecked=deployment.difference is None,
         verified=deployment.verified,
-        pictures=deployment.pictures,
+        raw=deployment.raw,
         waited=device.store.waited,
         slot=device.store.slot,
         can_roll_back=len(device.store.releases.generations()) > 1,

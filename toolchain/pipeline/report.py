@@ -14,6 +14,7 @@ from toolchain.device.energy import Energy
 from toolchain.device.pictures import PicturesChecked
 from toolchain.device.probe.facts import DeviceFacts
 from toolchain.device.shipment import Transfer
+from toolchain.device.sounds import SoundsChecked
 from toolchain.device.trust import Verified
 from toolchain.device.verification import Fidelity
 from toolchain.device.waiting import Waited
@@ -64,7 +65,7 @@ class Report:
     states: tuple[StatePair, ...] = ()  # outputs that stayed on the device as inputs of the next step
     board_reason: str = ""  # why a probe of the device chose this board type; empty if the user named it
     slot: str = ""  # the slot of the device's store; empty for the store's own releases
-    pictures: PicturesChecked | None = None  # the check of the steps for pictures; None if the release has none
+    raw: PicturesChecked | SoundsChecked | None = None  # the check of the release's steps; None if it has none
     variants: tuple[VariantResult, ...] = ()  # of a release with several sets of shapes, each that was measured
     can_roll_back: bool = False  # whether the device keeps an earlier release
 
@@ -103,7 +104,8 @@ class Report:
             "unchecked": self.unchecked,
             "fidelity": fidelity,
             "variants": [self._variant(result) for result in self.variants],
-            "pictures": asdict(self.pictures) if self.pictures else None,
+            "pictures": asdict(self.raw) if isinstance(self.raw, PicturesChecked) else None,
+            "sounds": asdict(self.raw) if isinstance(self.raw, SoundsChecked) else None,
             "evaluation": self.evaluation.summary() if self.evaluation else None,
             "quantized": self.quantized,
             "latency_ms": asdict(measured.latency),

@@ -26,6 +26,7 @@ from toolchain.models import inputs, series, stream
 from toolchain.models.inputs import Guess
 from toolchain.models.series import Series
 from toolchain.models.stream import STANDARD_INPUT
+from toolchain.native.sounds import Computer, Recording
 from toolchain.pipeline import device_programs, variants
 from toolchain.pipeline.deploy import read_labels
 from toolchain.pipeline.report import waited_rows
@@ -45,6 +46,7 @@ class RunRequest:
     stream: Path | None = None  # the steps of a model with a state: a file, or `-` for standard input
     steps: int = 0  # how many of them; 0 means all, or without a stream that the input is run once
     variant: str = ""  # of a release with several; empty for the one that the arrays fit, or for the first
+    sounds: tuple[Path, ...] = ()  # inputs as WAV files, or folders of them
 
     @property
     def is_sequence(self) -> bool:
@@ -57,19 +59,20 @@ class RunRequest:
         Raises:
             InputError: There are no inputs, or two kinds of them; a file is missing; the outputs cannot be written.
         """
-        given = {"--input": self.npz, "--image": self.pictures, "--stream": self.stream}
+        given = {"--input": self.npz, "--image": self.pictures, "--sound": self.sounds, "--stream": self.stream}
         options = [option for option, value in given.items() if value]
         if not options:
             raise InputError(
-                "there is nothing to run", hint="pass inputs with --input FILE.npz, --image FILE or --stream FILE"
+                "there is nothing to run",
+                hint="pass inputs with --input FILE.npz, --image FILE, --sound FILE or --stream FILE",
             )
         if len(options) > 1:
             raise InputError(f"{' and '.join(options)} cannot be combined", hint="leave one of them out")
-        if self.steps and self.pictures:
-            raise InputError("--steps cannot be combined with --image", hint="pass the steps with --stream")
-        paths = [
-            path for path in (self.npz, self.stream, *self.pictures, self.labels) if path and path != STANDARD_INPUT
-        ]
+        if self.steps and (self.pictures or self.sounds):
+            option = "--image" if self.pictures else "--sound"
+            raise InputError(f"--steps cannot be combined with {option}", hint="pass the steps with --stream")
+        named = (self.npz, self.stream, *self.pictures, *self.sounds, self.labels)
+        paths = [path for path in named if path and path != STANDARD_INPUT]
         for path in paths:
             if not path.exists():
                 raise InputError(f"there is no file {path}", hint="pass an existing file")
@@ -106,24 +109,44 @@ class RunRequest:
             return stream.repeat(self.npz, manifest.step_inputs, self.steps)
         if self.npz:
             return series.of_file(self.npz, manifest.step_inputs)
+        if self.sounds:
+            return _sounds(self.sounds, manifest)
+        if manifest.pipeline and not manifest.pictures:
+            raise InputError(f"the steps of {manifest.name} are for sounds", hint="pass a WAV file with --sound FILE")
         if manifest.pictures:
             return series.of_raw_pictures(self.pictures)
         return series.of_pictures(self.pictures, manifest.step_inputs)
 
 
+def _sounds(paths: Sequence[Path], manifest: Manifest) -> Series:
+    if manifest.sounds is None:
+        raise InputError(
+            f"{manifest.name} has no steps for sounds",
+            hint="build it with --pre wav:rate=N, or pass its inputs with --input FILE.npz",
+        )
+    computer = Computer(manifest.sounds.plan)
+    return series.of_raw_sounds(paths, lambda contents: computer.windows(Recording(contents)))
+
+
 @dataclass(frozen=True)
-class PictureObject:
-    """A class of a picture, or a box in its pixels."""
+class FoundObject:
+    """A class of a picture, or a box in its pixels; or a class or a label that was heard."""
 
     number: int  # of the class
     label: str  # empty if the release has none
     score: float
     box: tuple[float, ...]  # left, top, right, bottom; empty for a class
+    seconds: tuple[float, ...] = ()  # of a sound: from, to
 
     @property
     def cells(self) -> tuple[str, ...]:
         """The texts of a table's row."""
-        return (f"{self.score:.4g}", self.label or str(self.number), *(f"{side:.1f}" for side in self.box))
+        return (
+            f"{self.score:.4g}",
+            self.label or str(self.number),
+            *(f"{side:.1f}" for side in self.box),
+            *(f"{time:.2f}" for time in self.seconds),
+        )
 
 
 @dataclass(frozen=True)
@@ -151,8 +174,9 @@ class RunReport:
     variant: str = ""  # which of several sets of shapes ran; empty for a release with one
     # For each sample its name and its best five classes, if labels were given
     top: Sequence[tuple[str, tuple[Guess, ...]]] = ()
-    # For each picture its name and what the release's own steps found in it
-    objects: Sequence[tuple[str, tuple[PictureObject, ...]]] = ()
+    # For each picture or sound its name and what the release's own steps found in it
+    objects: Sequence[tuple[str, tuple[FoundObject, ...]]] = ()
+    texts: Sequence[tuple[str, str]] = ()  # for each sound its name, and the text that the release's steps read
     waited: tuple[Waited, ...] = ()  # who was at work on the device before, and how long they were waited for
 
     def document(self) -> dict[str, Any]:
@@ -180,6 +204,7 @@ class RunReport:
             "objects": [
                 {"sample": name, "objects": [asdict(item) for item in objects]} for name, objects in self.objects
             ],
+            "texts": [{"sample": name, "text": text} for name, text in self.texts],
         }
 
     def render_text(self) -> list[str | Table]:
@@ -204,10 +229,15 @@ class RunReport:
         ]
         best = [(name, f"{guess.score:.4g}", guess.label) for name, guesses in self.top for guess in guesses]
         ranked: list[str | Table] = ["", Table(best, ("sample", "score", "class"))] if best else []
-        found = [(name, *item.cells) for name, objects in self.objects for item in objects]
-        heads = ("sample", "score", "class", "left", "top", "right", "bottom")
-        ranked += ["", Table(found, heads[: len(found[0])])] if found else []
-        return [Table(rows), *ranked]
+        if self.texts:
+            return [Table(rows), *ranked, "", Table(self.texts, ("sample", "text"))]
+        items = [(name, item) for name, objects in self.objects for item in objects]
+        if not items:
+            return [Table(rows), *ranked]
+        first = items[0][1]
+        places = ("left", "top", "right", "bottom") if first.box else ("from s", "to s") if first.seconds else ()
+        found = [(name, *item.cells) for name, item in items]
+        return [Table(rows), *ranked, "", Table(found, ("sample", "score", "class", *places))]
 
 
 def run(request: RunRequest, device: ConnectedDevice, stages: Stages) -> RunReport:
@@ -264,25 +294,41 @@ def run(request: RunRequest, device: ConnectedDevice, stages: Stages) -> RunRepo
         transfer=Transfer.of(sampled.sent, device.shell),
         top=tuple(top),
         objects=tuple((name, _objects(found, manifest)) for name, found in zip(names, sampled.objects, strict=False)),
+        texts=_texts(names, sampled.objects, manifest),
         waited=store.waited,
         slot=store.slot,
     )
 
 
-def _objects(found: NDArray[Any], manifest: Manifest) -> tuple[PictureObject, ...]:
-    """Return the objects of a picture with their labels."""
-    steps = manifest.pictures
-    if steps is None:
+def _objects(found: NDArray[Any], manifest: Manifest) -> tuple[FoundObject, ...]:
+    """Return the objects of a picture or sound with their labels."""
+    pipeline = manifest.pipeline
+    if pipeline is None:
         return ()
-    is_class, sides = steps.plan.head == "classes", ("left", "top", "right", "bottom")
+    sides: tuple[str, ...] = ("left", "top", "right", "bottom")
+    if manifest.sounds or pipeline.plan.head == "classes":
+        sides = ()
+    times = ("left", "right") if manifest.sounds else ()
     return tuple(
-        PictureObject(
+        FoundObject(
             number := int(item["label"]),
-            steps.labels[number] if steps.labels else "",
+            pipeline.labels[number] if pipeline.labels else "",
             float(item["score"]),
-            () if is_class else tuple(float(item[side]) for side in sides),
+            tuple(float(item[side]) for side in sides),
+            tuple(float(item[side]) for side in times),
         )
         for item in found
+    )
+
+
+def _texts(names: Sequence[str], objects: Sequence[NDArray[Any]], manifest: Manifest) -> tuple[tuple[str, str], ...]:
+    """Return the text of each sound; none if the release reads no text."""
+    sounds = manifest.sounds
+    if sounds is None or sounds.plan.head != "labels":
+        return ()
+    return tuple(
+        (name, sounds.text([int(label) for label in found["label"]]))
+        for name, found in zip(names, objects, strict=True)
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from toolchain import bundle, pictures, registry, tensors
+from toolchain import bundle, registry, tensors
 from toolchain.bundle import Bundle
 from toolchain.compile.request import BuildRequest
 from toolchain.device import verification
@@ -17,9 +17,10 @@ from toolchain.errors import InputError
 from toolchain.models import inputs, zoo
 from toolchain.native import cross
 from toolchain.pictures import Pictures
-from toolchain.pipeline import pictures as picture_steps
+from toolchain.pipeline import steps as pipelines
 from toolchain.progress import Stages, stage
 from toolchain.registry import Access
+from toolchain.sounds import Sounds
 from toolchain.tensors import Tensors, TensorSpec
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ class Loaded:
 
     source: SourceModel  # the model
     arrays: Tensors  # its inputs by name
-    pictures: Pictures | None = None  # its steps for pictures, those before it checked
-    picture: NDArray[np.uint8] | None = None  # RGB pixels that a device checks them with
+    pipeline: Pictures | Sounds | None = None  # its steps for pictures or sounds, those before it checked
+    raw: NDArray[np.uint8] | None = None  # RGB pixels, or the bytes of a WAV file, that a device checks them with
     variant: str = ""  # the name of its shapes; empty if there are no others
     others: tuple[Loaded, ...] = ()  # the same model with other shapes
 
@@ -69,7 +70,7 @@ class BundleSource:
     def own_inputs(self) -> inputs.Source | None:
         """What a release is measured with, if not the inputs of the bundle's reference."""
         source = self.request.model.given
-        return source if self.is_built and (source.npz or source.image) else None
+        return source if self.is_built and source.options else None
 
     def load(self) -> Loaded:
         """Read the model, and make its inputs.
@@ -102,20 +103,22 @@ class BundleSource:
             self.request.progress(line)
         model.check_memory(source)
         given = requested.given
-        steps = picture_steps.steps_of(requested)
+        steps = pipelines.steps_of(requested)
         if steps is None:
             return Loaded(source, inputs.make(given, source.step_inputs, is_sequence=bool(source.states)))
         if source.states:
             raise InputError(
-                "a model with a state takes no steps for pictures",
+                "a model with a state takes no steps for pictures or sounds",
                 details="state: " + ", ".join(map(str, source.states)),
-                hint="leave out --state, or the steps for pictures",
+                hint="leave out --state, or the steps",
             )
-        checked = pictures.resolve(steps, source.inputs, None)
-        convert = picture_steps.converter(checked, self.request.progress)
-        picture = picture_steps.reference_picture(given, checked)
-        made = {spec.name: convert(picture) for spec in source.inputs} if convert and not given.npz else None
-        return Loaded(source, made or inputs.make(given, source.inputs), checked, picture)
+        checked = pipelines.resolve(steps, source.inputs)
+        convert = pipelines.converter(checked, source.inputs, self.request.progress)
+        if given.sound if isinstance(checked, Pictures) else given.image:  # which the converter refuses
+            inputs.make(replace(given, convert=convert), source.inputs)
+        raw = pipelines.reference_raw(given, checked)
+        made = {spec.name: convert(raw) for spec in source.inputs} if convert and not given.npz else None
+        return Loaded(source, made or inputs.make(given, source.inputs), checked, raw)
 
     def check_possible(self) -> None:
         """Check that the board's compiler knows its target, and that the requested records are there.
@@ -146,16 +149,17 @@ class BundleSource:
             loaded = loaded or self.load()
             target = folder or Path("build") / f"{loaded.source.name}-{request.board.name}"
             bundle.check_target(target)
-            request = _with_steps(request, loaded.pictures)
+            request = _with_steps(request, loaded.pipeline, loaded.source.inputs)
             every = (loaded, *loaded.others)
             prepared = [prepare.quantize_if_needed(each.source, request) for each in every]
             imported = [importer.import_model(each.source) for each in prepared]
-            request = _with_steps(request, loaded.pictures, imported[0].outputs, prepared[0].source.inputs)
+            request = _with_steps(request, loaded.pipeline, prepared[0].source.inputs, imported[0].outputs)
         networks = []
         with self.stages.timed("reference"):
             for each, model, own in zip(every, imported, prepared, strict=True):
                 reference, source = self._reference(own.source, each.arrays, each.variant)
-                reference = replace(reference, int8=own.quantized, picture=each.picture)
+                picture, sound = (each.raw if isinstance(each.pipeline, kind) else None for kind in (Pictures, Sounds))
+                reference = replace(reference, int8=own.quantized, picture=picture, sound=sound)
                 networks.append(compiler.Network(replace(model, source=source), reference, each.variant))
         with self.stages.timed("compile"):
             progress(stage(f"compiling for {request.board.name}"))
@@ -215,7 +219,7 @@ class BundleSource:
 
         inputs_source, source = self.request.model.given, reference_model.source
         integers = [spec.name for spec in source.inputs if draws.is_integer(spec)]
-        if inputs_source.npz or inputs_source.image or not integers:
+        if inputs_source.options or not integers:
             raise fault
         source = replace(source, inputs=draws.binary(source.inputs))
         reference_model, arrays = (
@@ -287,16 +291,16 @@ def _refuse_with_variants(request: BuildRequest) -> None:
 
 def _with_steps(
     request: BuildRequest,
-    steps: Pictures | None,
+    pipeline: Pictures | Sounds | None,
+    specs: tuple[TensorSpec, ...],
     outputs: tuple[TensorSpec, ...] | None = None,
-    specs: tuple[TensorSpec, ...] = (),
 ) -> BuildRequest:
-    """Return a request whose images go through the steps; with the imported model, all steps are checked against it."""
-    if steps is None:
+    """Return a request whose images and sounds go through the steps; with outputs, all steps are checked."""
+    if pipeline is None:
         return request
     if outputs is not None:
-        return replace(request, pictures=pictures.resolve(steps.steps, specs, outputs))
-    given = replace(request.model.given, convert=picture_steps.converter(steps))
+        return replace(request, pipeline=pipelines.resolve(pipeline.steps, specs, outputs))
+    given = replace(request.model.given, convert=pipelines.converter(pipeline, specs))
     return replace(request, model=replace(request.model, given=given))
 
 

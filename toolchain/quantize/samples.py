@@ -13,6 +13,7 @@ from toolchain.models import inputs
 from toolchain.tensors import Tensors, TensorSpec, check_signature
 
 _PICTURES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp"})
+_SOUNDS = frozenset({".wav"})
 _ARRAYS = frozenset({".npz", ".npy"})
 
 
@@ -20,7 +21,7 @@ class Folder(Sequence[Tensors]):
     """The samples of a folder and those below it, in the order of their paths.
 
     Args:
-        root: The folder; each .npz, .npy and picture in it is one sample.
+        root: The folder; each .npz, .npy, .wav and picture in it is one sample.
         specs: Signature of the model's inputs.
         limit: How many to take, evenly spread over all of them; None: every one.
 
@@ -33,10 +34,10 @@ class Folder(Sequence[Tensors]):
     ) -> None:
         if not root.is_dir():
             raise InputError(f"there is no folder {str(root)!r}", hint="--calibration takes a folder, or `random`")
-        paths = sorted(path for path in root.rglob("*") if path.suffix.lower() in _PICTURES | _ARRAYS)
+        paths = sorted(path for path in root.rglob("*") if path.suffix.lower() in _PICTURES | _SOUNDS | _ARRAYS)
         if not paths:
             raise InputError(
-                f"there are no samples in {root}", hint="add images, .npz or .npy files; each file is one sample"
+                f"there are no samples in {root}", hint="add images, .wav, .npz or .npy files; each file is one sample"
             )
         count = min(limit or len(paths), len(paths))
         self.paths = tuple(paths[number * len(paths) // count] for number in range(count))
@@ -88,6 +89,8 @@ def read(path: Path, specs: Sequence[TensorSpec], convert: inputs.Convert | None
     ending = path.suffix.lower()
     if ending == ".npz":
         return inputs.from_npz(path, specs)
+    if ending in _SOUNDS:
+        return inputs.from_sound(path, specs, convert)
     return _from_npy(path, specs) if ending == ".npy" else inputs.from_image(path, specs, convert)
 
 

@@ -1,4 +1,4 @@
-"""Sounds as inputs: the steps from a WAV file or raw samples to a model's input, and from its outputs to classes or text.
+"""Sounds as inputs: the steps from WAV files or raw samples to a model's input, and from outputs to classes or text.
 
 `plan` checks the steps that users write against a model. `runtime/sounds/` computes them, on devices and here.
 """

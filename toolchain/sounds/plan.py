@@ -38,7 +38,7 @@ _ORDER = "the order is: wav; window; mel or mfcc; scale, mean, std, normalize; l
 
 @dataclass(frozen=True)
 class Operation:
-    """`scale` multiplies by a number, `mean` subtracts it, `std` divides by it; the others use the values themselves."""
+    """`scale` multiplies by a number, `mean` subtracts it, `std` divides by it; the others use no number."""
 
     kind: Kind
     value: float
@@ -162,61 +162,68 @@ def _before(steps: Sequence[Step], inputs: Sequence[TensorSpec]) -> Plan:
 
 def _features(plan: Plan, step: Step) -> Plan:
     """Return the numbers of a spectrogram, by default those of the library."""
-    like = _choice(step, "like", get_args(Convention)[1:], "librosa")
-    convention: Convention = next(name for name in get_args(Convention) if name == like)
-    is_kaldi, is_mfcc = like == "kaldi", step.name == "mfcc"
+    like = step.choice("like", get_args(Convention)[1:], "librosa")
+    plan = replace(plan, convention=next(name for name in get_args(Convention) if name == like))
+    return _limited(_banded(_framed(plan, step), step), step)
+
+
+def _framed(plan: Plan, step: Step) -> Plan:
+    """Return the plan with the frames of a spectrogram."""
+    is_kaldi = plan.convention == "kaldi"
     if is_kaldi:
         win = step.whole("win", max(plan.rate * 25 // 1000, 2), 2, _LARGEST_FFT)
         fft = step.whole("fft", 1 << (win - 1).bit_length(), 2, _LARGEST_FFT)
-        hop, mels, coefficients = max(plan.rate // 100, 1), 23, 13
+        hop, padding = max(plan.rate // 100, 1), "none"
     else:
-        fft = step.whole("fft", 2048 if like == "librosa" else 400, 2, _LARGEST_FFT)
+        fft = step.whole("fft", 2048 if plan.convention == "librosa" else 400, 2, _LARGEST_FFT)
         win = step.whole("win", fft, 2, fft)
-        hop, mels, coefficients = (512, 128, 20) if like == "librosa" else (max(win // 2, 1), 128, 40)
+        hop, padding = (512, "zeros") if plan.convention == "librosa" else (max(win // 2, 1), "reflect")
     if fft < win or not _has_small_factors(fft):
         raise step.fault(f"fft must be at least {win} and a product of 2, 3, 5 and 7, not {fft}")
-    mels = step.whole("mels", mels, 1, _MOST_BANDS)
-    nyquist = plan.rate // 2
+    if is_kaldi and step.values.get("pad", "none") != "none":
+        raise step.fault("Kaldi's frames lie within the sound", "leave pad out")
+    padding = step.choice("pad", get_args(Padding), padding)
+    return replace(
+        plan,
+        fft=fft,
+        win=win,
+        step=step.whole("hop", hop, 1, _LARGEST_WINDOW),
+        padding=next(name for name in get_args(Padding) if name == padding),
+        power=step.whole("power", 2, 1, 2),
+    )
+
+
+def _banded(plan: Plan, step: Step) -> Plan:
+    """Return the plan with the bands of a spectrogram, and their coefficients."""
+    is_kaldi, nyquist = plan.convention == "kaldi", plan.rate // 2
+    mels = step.whole("mels", 23 if is_kaldi else 128, 1, _MOST_BANDS)
+    usual = {"librosa": 20, "torchaudio": 40, "kaldi": 13}.get(plan.convention, 0)
     low = step.number("low", "20" if is_kaldi else "0", 0.0, nyquist)
     high = step.number("high", str(nyquist), 0.0, nyquist)
     if low >= high:
         raise step.fault(f"low is {low:g} Hz, and high {high:g} Hz", "low must be below high")
-    default = "db" if is_mfcc and not is_kaldi else "ln" if is_kaldi else "none"
-    logarithm: Logarithm = next(
-        name for name in get_args(Logarithm) if name == _choice(step, "log", get_args(Logarithm), default)
-    )
-    limited = logarithm == "db" and (like == "librosa" or is_mfcc)
+    coefficients = step.whole("coefficients", min(usual, mels), 1, mels) if step.name == "mfcc" else 0
+    return replace(plan, mels=mels, low=low, high=high, coefficients=coefficients)
+
+
+def _limited(plan: Plan, step: Step) -> Plan:
+    """Return the plan with the logarithm of a spectrogram."""
+    is_kaldi, is_mfcc = plan.convention == "kaldi", step.name == "mfcc"
+    logarithm = step.choice("log", get_args(Logarithm), "ln" if is_kaldi else "db" if is_mfcc else "none")
     if "top" in step.values and logarithm != "db":
         raise step.fault("top is for log=db", "leave top out")
     for key in ("floor", "offset"):
         if key in step.values and logarithm == "none":
             raise step.fault(f"{key} is for a logarithm", f"leave {key} out, or write log=db, log=ln or log=log10")
-    padding = "none" if is_kaldi else _choice(
-        step, "pad", get_args(Padding), "zeros" if like == "librosa" else "reflect"
-    )  # fmt: skip
-    if is_kaldi and step.values.get("pad", "none") != "none":
-        raise step.fault("Kaldi's frames lie within the sound", "leave pad out")
+    # librosa.power_to_db limits by default, and of torchaudio only MFCC does.
+    has_top = logarithm == "db" and (plan.convention == "librosa" or is_mfcc)
     return replace(
         plan,
-        convention=convention,
-        fft=fft,
-        win=win,
-        step=step.whole("hop", hop, 1, _LARGEST_WINDOW),
-        mels=mels,
-        coefficients=step.whole("coefficients", min(coefficients, mels), 1, mels) if is_mfcc else 0,
-        padding=next(name for name in get_args(Padding) if name == padding),
-        power=step.whole("power", 2, 1, 2),
-        logarithm=logarithm,
-        low=low,
-        high=high,
-        floor=step.number("floor", "1.1920929e-07" if is_kaldi else "1e-10", 1e-30, 1.0),
+        logarithm=next(name for name in get_args(Logarithm) if name == logarithm),
+        floor=step.number("floor", "1.1920929e-07" if is_kaldi else "1e-10", 1e-30),
         offset=step.number("offset", "0"),
-        top=step.number("top", "80" if limited else "0", 0.0, 1000.0),
+        top=step.number("top", "80" if has_top else "0", 0.0, 1000.0),
     )
-
-
-def _choice(step: Step, key: str, choices: Sequence[str], default: str) -> str:
-    return step.choice(key, choices, default)
 
 
 def _has_small_factors(number: int) -> bool:
@@ -250,7 +257,8 @@ def _shaped(plan: Plan, spec: TensorSpec, steps: dict[str, Step]) -> Plan:
         layouts = {name: count for name, count in layouts.items() if name == requested}
     if len(layouts) > 1:
         raise InputError(
-            f"the model's input {spec} may have frames or bands first", hint="add the step layout=frames or layout=bands"
+            f"the model's input {spec} may have frames or bands first",
+            hint="add the step layout=frames or layout=bands",
         )
     (layout, frames), *_ = layouts.items()
     if frames > (_LARGEST_WINDOW if plan.convention == "none" else _MOST_FRAMES):
@@ -294,9 +302,8 @@ def _operations(steps: Sequence[Step]) -> tuple[Operation, ...]:
         if step.name == "normalize":
             of_bands = step.choice("", ("all", "bands"), "all") == "bands"
             operations.append(Operation("normalize-bands" if of_bands else "normalize", 0.0))
-        for kind in get_args(Kind)[:3]:
-            if step.name == kind:
-                operations.append(Operation(kind, step.value(nonzero=kind != "mean")))
+        kinds: tuple[Kind, ...] = ("scale", "mean", "std")
+        operations += [Operation(kind, step.value(nonzero=kind != "mean")) for kind in kinds if step.name == kind]
     return tuple(operations)
 
 
@@ -317,9 +324,7 @@ def _after(plan: Plan, steps: Sequence[Step], outputs: Sequence[TensorSpec], wri
         plan = _labels(plan, step, spec, written)
     else:
         most = step.most(spec, _MOST_OBJECTS)
-        plan = replace(
-            plan, head="classes", softmax=len(steps) > 1, most=most, classes=spec.elements, candidates=1
-        )
+        plan = replace(plan, head="classes", softmax=len(steps) > 1, most=most, classes=spec.elements, candidates=1)
     written.check_labels(step, plan.classes, spec)
     return plan
 

@@ -2,9 +2,7 @@
 // picture's bytes; then an output of the model.
 #include "pictures/pictures.h"
 
-#include <algorithm>
 #include <cstring>
-#include <memory>
 #include <vector>
 
 #include "fuzz.h"
@@ -13,38 +11,7 @@ namespace {
 
 constexpr int32_t kSide = 64;  // of the model's input, so that one input takes no time
 
-// Takes bytes from the front; zeros where there are none.
-class Bytes {
- public:
-  Bytes(const uint8_t* data, size_t size) : data_(data), size_(size) {}
-
-  template <typename Value>
-  Value Take() {
-    Value value = {};
-    const size_t count = std::min(sizeof value, size_);
-    memcpy(static_cast<void*>(&value), data_, count);
-    data_ += count;
-    size_ -= count;
-    return value;
-  }
-
-  // A copy of its own, so that the sanitizer sees its ends.
-  std::unique_ptr<uint8_t[]> Copy(size_t count) {
-    std::unique_ptr<uint8_t[]> copy(new uint8_t[count]);
-    memcpy(copy.get(), data_, count);
-    data_ += count;
-    size_ -= count;
-    return copy;
-  }
-
-  size_t size() const { return size_; }
-
- private:
-  const uint8_t* data_;
-  size_t size_;
-};
-
-pictures::Plan PlanFrom(Bytes* bytes) {
+pictures::Plan PlanFrom(fuzz::Bytes* bytes) {
   auto plan = bytes->Take<pictures::Plan>();
   plan.width %= kSide + 1;
   plan.height %= kSide + 1;
@@ -68,7 +35,7 @@ void Prepare(pictures::Pipeline* pipeline, const pictures::Picture& picture) {
 }  // namespace
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  Bytes bytes(data, size);
+  fuzz::Bytes bytes(data, size);
   const pictures::Plan plan = PlanFrom(&bytes);
   pictures::Reason reason;
   if (!CheckPlan(plan, &reason)) return 0;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolchain import pictures
+from toolchain import pictures, steps
 from toolchain.errors import InputError
 from toolchain.steps import Steps
 from toolchain.tensors import TensorSpec
@@ -44,13 +44,13 @@ def test_the_steps_of_a_classifier(tmp_path):
 
 def test_a_file_beside_the_model(tmp_path):
     (tmp_path / "net.onnx").touch()
-    assert pictures.beside(str(tmp_path / "net.onnx")) is None
+    assert steps.beside(str(tmp_path / "net.onnx")) is None
     (tmp_path / "pipeline.toml").write_text('pre = ["scale=1/255"]\npost = ["topk=5"]\n')
-    file = pictures.beside(str(tmp_path / "net.onnx"))
-    assert pictures.read_file(file) == Steps(("scale=1/255",), ("topk=5",))
+    file = steps.beside(str(tmp_path / "net.onnx"))
+    assert steps.read_file(file) == Steps(("scale=1/255",), ("topk=5",))
     (tmp_path / "pipeline.toml").write_text('pre = ["scale=1/255"]\npots = ["topk=5"]\n')
     with pytest.raises(InputError) as caught:
-        pictures.read_file(file)
+        steps.read_file(file)
     assert "did you mean post?" in caught.value.details
 
 

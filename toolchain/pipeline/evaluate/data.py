@@ -24,11 +24,12 @@ from toolchain.pipeline.evaluate.functions import UserFunction
 from toolchain.tensors import Tensors, TensorSpec, check_signature
 
 LABEL, TRANSCRIPT = "label", "transcript"
+_SOUND = ".wav"
 _FORMS = (
-    "a folder with a folder of pictures or .npz files for each class, a folder of .npz files, a .csv file with the"
-    " columns file and label or transcript, a .json file of COCO's form, or an .npz file with many samples"
+    "a folder with a folder of pictures, .wav or .npz files for each class, a folder of .npz files, a .csv file with"
+    " the columns file and label or transcript, a .json file of COCO's form, or an .npz file with many samples"
 )
-Kind = Literal["pictures", "arrays", "rows", "files"]  # files of other kinds are for the user's own function
+Kind = Literal["pictures", "sounds", "arrays", "rows", "files"]  # files of other kinds are for the user's own function
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ def _of_folder(path: Path) -> Dataset:
     if arrays:
         return Dataset(path, "arrays", tuple(Sample(file.name, file) for file in arrays))
     folders = sorted(folder for folder in path.iterdir() if folder.is_dir() and not folder.name.startswith("."))
-    suffixes = {*Image.registered_extensions(), ".npz"}
+    suffixes = {*Image.registered_extensions(), ".npz", _SOUND}
     samples = [
         Sample(f"{folder.name}/{file.name}", file, folder.name)
         for folder in folders
@@ -192,13 +193,12 @@ def _of_rows(path: Path) -> Dataset:
 def _kind(path: Path, samples: Sequence[Sample]) -> Kind:
     pictures = {*Image.registered_extensions(), ""}
     suffixes = {sample.path.suffix.lower() for sample in samples}
-    kinds: set[Kind] = {
-        "arrays" if suffix == ".npz" else "pictures" if suffix in pictures else "files" for suffix in suffixes
-    }
+    known: dict[str, Kind] = {".npz": "arrays", _SOUND: "sounds"}
+    kinds: set[Kind] = {known.get(suffix, "pictures" if suffix in pictures else "files") for suffix in suffixes}
     if len(kinds) > 1:
         raise InputError(
             f"{path} has samples of several kinds: {', '.join(sorted(suffixes))}",
-            details="pictures, .npz files and others",
+            details="pictures, sounds, .npz files and others",
             hint="evaluate each kind by itself",
         )
     return kinds.pop()
@@ -222,7 +222,7 @@ class Reader:
     dataset: Dataset
     specs: tuple[TensorSpec, ...]
     preprocess: UserFunction | None = None  # takes a file's path; returns the only input, or all by name
-    convert: Convert | None = None  # what pictures become; None for the usual ImageNet preprocessing
+    convert: Convert | None = None  # what pictures and sounds become; None for the usual ImageNet preprocessing
     _rows: dict[str, NDArray[Any]] = field(default_factory=dict, compare=False, repr=False)
 
     def check(self) -> None:
@@ -262,6 +262,8 @@ class Reader:
             arrays = {name: np.asarray(value) for name, value in arrays.items()}
         elif self.dataset.kind == "pictures":
             return inputs.from_image(sample.path, self.specs, self.convert)
+        elif self.dataset.kind == "sounds":
+            return inputs.from_sound(sample.path, self.specs, self.convert)
         else:
             names = {spec.name for spec in self.specs}
             arrays = {name: value for name, value in self._arrays(sample).items() if name in names}
@@ -271,7 +273,7 @@ class Reader:
         return arrays
 
     def target(self, sample: Sample) -> Target:
-        if self.dataset.kind in {"pictures", "files"}:
+        if self.dataset.kind in {"pictures", "sounds", "files"}:
             return Target(sample.name, sample.label, {}, sample.path, sample.objects)
         names = {spec.name for spec in self.specs}
         others = {name: value for name, value in self._arrays(sample).items() if name not in names}

@@ -18,7 +18,7 @@ from toolchain.device import sampling
 from toolchain.device.installed import DeviceRelease
 from toolchain.errors import InputError, VerificationError
 from toolchain.models.series import Series
-from toolchain.pipeline import pictures
+from toolchain.pipeline import steps
 from toolchain.pipeline.evaluate import data, functions
 from toolchain.pipeline.evaluate.catalog import open_metric
 from toolchain.pipeline.evaluate.causes import MOST_SAMPLES, Case
@@ -70,7 +70,7 @@ class LabelledSamples:
                 details="state: " + ", ".join(map(str, manifest.states)),
                 hint="evaluate the same model built without --state, whose inputs and outputs include the state",
             )
-        convert = pictures.converter(manifest.pictures)
+        convert = steps.converter(manifest.pipeline, manifest.inputs)
         scoring = Scoring(Reader(self.dataset, manifest.inputs, self.preprocess, convert), self.metric, manifest)
         scoring.reader.check()
         self.metric.check(scoring.reader, outputs_of_model(manifest))

@@ -116,7 +116,7 @@ def _result(report: Report) -> list[tuple[str, str]]:
         ("computed on", run.processor.text if run.processor else ""),
         ("state", f"{', '.join(map(str, report.states))}, in {report.steps} steps" if report.states else ""),
         ("outputs", _outputs_text(report)),
-        ("pictures", str(report.pictures or "")),
+        ("steps", str(report.raw or "")),
         ("samples", _fidelity_text(report.fidelity)),
         ("int8 file", _quantized_text(report.quantized)),
         ("evaluation", report.evaluation.sentence if report.evaluation else ""),

@@ -25,7 +25,7 @@ from toolchain.device.waiting import Waited
 from toolchain.errors import DeviceError
 from toolchain.models import inputs
 from toolchain.native.programs import Program
-from toolchain.pipeline import pictures
+from toolchain.pipeline import steps
 from toolchain.pipeline.ab import Side
 from toolchain.pipeline.profile.rows import MACHINE, Row, rows_of
 from toolchain.pipeline.profile.split import Split, split
@@ -148,7 +148,7 @@ def run(
         DeviceError: It is lost, busy or full, or the model does not run on it.
     """
     release = side.release(program, device, request.threads)
-    arrays = pictures.make_inputs(source, side.manifest)
+    arrays = steps.make_inputs(source, side.manifest)
     with device.store.lock(Owner.here("profile")), installed_temporarily([(release, arrays)]) as (installed,):
         kernels = side.kernels
         before = bench.conditions(device.shell)

@@ -16,7 +16,7 @@ from toolchain.device.lock import Owner
 from toolchain.device.profiling import Watched
 from toolchain.models import inputs
 from toolchain.native.programs import Program
-from toolchain.pipeline import pictures
+from toolchain.pipeline import steps
 from toolchain.pipeline.ab import Side, Turns
 from toolchain.pipeline.profile import ProfileRequest
 from toolchain.pipeline.profile.layers import ERRORS, ROUNDS, Layer, WatchedRelease, compare_layers, median_ms
@@ -97,7 +97,7 @@ def run(
         VerificationError: The device does not fit.
         DeviceError: It is lost, busy or full, or a model does not run on it.
     """
-    arrays = pictures.make_inputs(source, sides[0].manifest)
+    arrays = steps.make_inputs(source, sides[0].manifest)
     releases = [(side.release(program, device, request.threads), arrays) for side in sides]
     with device.store.lock(Owner.here("profile")), installed_temporarily(releases) as installed:
         return profile_installed(sides, installed, request, progress)

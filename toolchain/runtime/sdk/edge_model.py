@@ -29,6 +29,7 @@ ABI = 1
 ALL_CPUS = NO_SPIN = -1
 _NAMES = ("libedge_model.so.1", "libedge_model.so")
 FORMATS = ("rgb", "bgr", "rgba", "gray", "nv12", "yuyv")  # numbers from 1, as in edge_model.h
+SOUNDS = {"int16": 2, "float32": 3}  # formats of samples, by their dtype; 1 is a WAV file
 _CHANNELS = {"rgb": (3,), "bgr": (3,), "rgba": (4,), "gray": ()}
 # numpy has no name for these bits.
 _STORED = {"bfloat16": "uint16"}
@@ -109,6 +110,17 @@ class _Image(ctypes.Structure):
     )
 
 
+class _Audio(ctypes.Structure):
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("format", ctypes.c_int32),
+        ("rate", ctypes.c_int32),
+        ("channels", ctypes.c_int32),
+        ("data", ctypes.c_void_p),
+        ("bytes", ctypes.c_size_t),
+    )
+
+
 class _Object(ctypes.Structure):
     _fields_ = (
         ("number", ctypes.c_int32),
@@ -127,11 +139,23 @@ class _Objects(ctypes.Structure):
         ("count", ctypes.c_int32),
         ("object_size", ctypes.c_size_t),
         ("objects", ctypes.c_void_p),
+        ("text", ctypes.c_char_p),
     )
+
+    def read(self) -> list[Object]:
+        """Copy the objects from the model's memory."""
+        objects = [_Object.from_address(self.objects + i * self.object_size) for i in range(self.count)]
+        return [
+            Object(item.number, item.label.decode(), item.score, item.left, item.top, item.right, item.bottom)
+            for item in objects
+        ]
 
 
 class Object(NamedTuple):
-    """A class of a picture, or a box in its pixels; a class without a box has zeros."""
+    """A class of a picture, or a box in its pixels; a class without a box has zeros.
+
+    Of a sound, it is a class of a window or a label, and lies from second `left` to second `right`.
+    """
 
     number: int
     label: str
@@ -140,6 +164,13 @@ class Object(NamedTuple):
     top: float
     right: float
     bottom: float
+
+
+class Heard(NamedTuple):
+    """What was heard in a sound."""
+
+    objects: list[Object]
+    text: str  # empty where the release reads no text
 
 
 class _Release(ctypes.Structure):
@@ -387,11 +418,31 @@ class Model:
         image = _Image(ctypes.sizeof(_Image), number, width, height, array.ctypes.data, array.nbytes)
         found = _Objects(ctypes.sizeof(_Objects))
         self._call("edge_run_image", self._model, ctypes.byref(image), ctypes.byref(found))
-        objects = [_Object.from_address(found.objects + i * found.object_size) for i in range(found.count)]
-        return [
-            Object(item.number, item.label.decode(), item.score, item.left, item.top, item.right, item.bottom)
-            for item in objects
-        ]
+        return found.read()
+
+    def run_audio(self, sound: bytes | np.ndarray[Any, Any], rate: int = 0) -> Heard:
+        """Find the classes or the text of a sound by the steps of the release.
+
+        Args:
+            sound: The bytes of a WAV file; or samples of int16 or float32, of shape (samples,) or (samples, channels).
+            rate: Samples of a second; a WAV file says it itself.
+
+        Raises:
+            EdgeError: The sound or the release does not fit, or the model failed.
+            ValueError: The array has another shape or type, or no rate.
+        """
+        self._opened()
+        if isinstance(sound, bytes):
+            array, number, channels = np.frombuffer(sound, np.uint8), 1, 0
+        else:
+            array = np.ascontiguousarray(sound)
+            number, channels = SOUNDS.get(str(array.dtype), 0), array.shape[1] if array.ndim > 1 else 1
+            if not number or array.ndim not in {1, 2} or rate < 1:
+                raise ValueError(f"a sound of {array.dtype}{list(array.shape)} needs its rate, and int16 or float32")
+        audio = _Audio(ctypes.sizeof(_Audio), number, rate, channels, array.ctypes.data, array.nbytes)
+        found = _Objects(ctypes.sizeof(_Objects))
+        self._call("edge_run_audio", self._model, ctypes.byref(audio), ctypes.byref(found))
+        return Heard(found.read(), found.text.decode())
 
     def outputs(self) -> dict[str, np.ndarray[Any, Any]]:
         """Return the outputs of the last run, by name, as `run` does."""

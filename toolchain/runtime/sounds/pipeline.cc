@@ -152,6 +152,10 @@ bool Pipeline::Prepare(int32_t window, void* input, size_t bytes, Reason* reason
   Compute();
   const double* values = plan_.convention == kSamples ? window_.data() : values_.data();
   const size_t bands = static_cast<size_t>(bands_), frames = static_cast<size_t>(plan_.frames);
+  const auto is_finite = [](double value) { return std::isfinite(static_cast<float>(value)); };
+  if (!std::all_of(values, values + bands * frames, is_finite)) {
+    return reason->Is("the sound is too loud for its features: they are not finite numbers");
+  }
   for (size_t i = 0; i < bands * frames; ++i) {
     const size_t frame = i / bands, band = i % bands, to = plan_.bands_first ? band * frames + frame : i;
     const uint32_t bits = steps::ElementOf(plan_.element, static_cast<float>(values[i]));

@@ -36,7 +36,8 @@ uint32_t ElementOf(int32_t element, float value) {
   }
   if (element == kFloat16) return HalfOf(value);
   const float low = element == kInt8 ? -128 : 0, high = element == kInt8 ? 127 : 255;
-  return static_cast<uint8_t>(static_cast<int>(std::nearbyint(std::clamp(value, low, high))));
+  const float limited = value > low ? std::min(value, high) : low;  // of no number, too
+  return static_cast<uint8_t>(static_cast<int>(std::nearbyint(limited)));
 }
 
 }  // namespace steps

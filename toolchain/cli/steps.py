@@ -1,4 +1,4 @@
-"""The options for the steps of pictures."""
+"""The options for the steps of pictures and sounds."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class PictureOptions:
-    """The steps from a picture to the model's input, and from its output to classes or boxes."""
+class StepOptions:
+    """The steps from a picture or a sound to the model's input, and from its output to classes, boxes or text."""
 
     pre: tuple[str, ...] = option(
         "--pre",
         multiple=True,
         metavar="STEP",
-        help="Step from raw pictures to the input, such as resize:letterbox=640,pad=114 or scale=1/255.",
+        help="Step from raw pictures or sounds to the input, such as resize:letterbox=640 or wav:rate=16000.",
     )
     post: tuple[str, ...] = option(
         "--post",
         multiple=True,
         metavar="STEP",
-        help="Step from the output to objects, such as topk=5 or yolo:nms=0.45.",
+        help="Step from the output to objects or text, such as topk=5, yolo:nms=0.45 or ctc:labels=FILE.",
     )
 
     def add_to(self, model: Model) -> Model:
@@ -37,4 +37,4 @@ class PictureOptions:
         """
         from toolchain.steps import Steps
 
-        return replace(model, pictures=Steps.read(self.pre, self.post, Path()))
+        return replace(model, pipeline=Steps.read(self.pre, self.post, Path()))

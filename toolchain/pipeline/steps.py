@@ -1,0 +1,115 @@
+"""The steps of a model for pictures or sounds: they are found and checked, and make its inputs on this machine too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolchain import pictures, sounds, steps
+from toolchain.bundle.manifest import Manifest
+from toolchain.errors import InputError
+from toolchain.models import inputs
+from toolchain.models.inputs import Convert
+from toolchain.models.request import Model
+from toolchain.native import pictures as native_pictures
+from toolchain.native import sounds as native_sounds
+from toolchain.native.pictures import Raw
+from toolchain.native.sounds import Recording
+from toolchain.pictures import Pictures
+from toolchain.progress import Progress
+from toolchain.sounds import Sounds
+from toolchain.steps import Steps
+from toolchain.tensors import TensorSpec
+
+_PIXELS_RANK = 3
+
+
+def steps_of(model: Model) -> Steps | None:
+    """Return the steps of a model: those of the request, or of a pipeline.toml beside its file.
+
+    Raises:
+        InputError: The file is wrong.
+    """
+    if model.pipeline:
+        return model.pipeline
+    file = steps.beside(model.source)
+    return steps.read_file(file) if file else None
+
+
+def resolve(
+    written: Steps, specs: Sequence[TensorSpec], outputs: Sequence[TensorSpec] | None = None
+) -> Pictures | Sounds:
+    """Check the steps against a model; without its outputs, only those before it.
+
+    Raises:
+        InputError: A step is wrong, or does not fit the model.
+    """
+    if written.is_sound:
+        return sounds.resolve(written, specs, outputs)
+    return pictures.resolve(written, specs, outputs)
+
+
+def converter(
+    pipeline: Pictures | Sounds | None, specs: Sequence[TensorSpec], progress: Progress | None = None
+) -> Convert | None:
+    """Return what makes inputs of pictures or sounds here; None without steps."""
+    if pipeline is None:
+        return None
+    convert = (
+        _of_picture(pipeline, progress) if isinstance(pipeline, Pictures) else _of_sound(pipeline, specs, progress)
+    )
+    wanted = "pictures" if isinstance(pipeline, Pictures) else "sounds"
+
+    def checked(raw: NDArray[np.uint8]) -> NDArray[Any]:
+        if (raw.ndim == _PIXELS_RANK) != isinstance(pipeline, Pictures):
+            raise InputError(f"the model's steps are for {wanted}", hint=f"pass {wanted}, or build it with other steps")
+        return convert(raw)
+
+    return checked
+
+
+def _of_picture(pipeline: Pictures, progress: Progress | None) -> Convert:
+    computer = native_pictures.Computer(pipeline.plan, progress)
+    return lambda pixels: computer.prepare(Raw.of_rgb(pixels))
+
+
+def _of_sound(pipeline: Sounds, specs: Sequence[TensorSpec], progress: Progress | None) -> Convert:
+    computer, shape = native_sounds.Computer(pipeline.plan, progress), specs[0].shape
+    return lambda contents: computer.prepare(Recording(contents), shape=shape)
+
+
+def of_model(model: Model, specs: Sequence[TensorSpec]) -> Convert | None:
+    """Return the same for a model that is not built yet.
+
+    Raises:
+        InputError: Its steps are wrong, or do not fit its inputs.
+    """
+    written = steps_of(model)
+    return converter(resolve(written, specs), specs) if written else None
+
+
+def make_inputs(source: inputs.Source, manifest: Manifest) -> dict[str, NDArray[Any]]:
+    """Make the inputs of a release, those of all steps if it has a state; its own steps prepare an image or a sound."""
+    if source.image or source.sound:
+        source = replace(source, convert=converter(manifest.pipeline, manifest.inputs))
+    return inputs.make(source, manifest.step_inputs, is_sequence=bool(manifest.states))
+
+
+def reference_raw(source: inputs.Source, pipeline: Pictures | Sounds) -> NDArray[np.uint8]:
+    """Return what devices check the steps with: the picture or sound of the user, or a drawn one."""
+    path = source.image if isinstance(pipeline, Pictures) else source.sound
+    try:
+        if isinstance(pipeline, Pictures):
+            raw = inputs.read_rgb(path) if path else native_pictures.synthetic(pipeline.plan, source.seed)
+            native_pictures.Computer(pipeline.plan).prepare(Raw.of_rgb(raw))
+        else:
+            raw = inputs.read_wav(path) if path else native_sounds.synthetic(pipeline.plan, source.seed)
+            native_sounds.Computer(pipeline.plan).prepare(Recording(raw))
+    except InputError as fault:
+        where = path.name if path else "what is drawn"
+        raise InputError(f"{where}: {fault.message}", details=fault.details, hint=fault.hint) from fault
+    return raw
