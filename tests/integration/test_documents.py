@@ -207,6 +207,11 @@ python -c 'import numpy; numpy.savez("x.npz", x=numpy.zeros((1, 3, 224, 224), "f
         ("pre = [", Shown("test_pictures.py deploys with such a file")),
         ("edge_image image", Shown("test_pictures.py runs pictures of each format through the library")),
     ],
+    "docs/sound.md": [
+        ("toolchain deploy keywords.onnx", Shown("test_sounds.py deploys and runs a smaller model with such steps")),
+        ("pre = [", Shown("test_sounds.py deploys with such a file")),
+        ("edge_audio audio", Shown("test_sounds.py runs sounds of each format through the library")),
+    ],
     "docs/gate.md": [
         (
             "toolchain gate new.tar",
