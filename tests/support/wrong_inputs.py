@@ -724,6 +724,21 @@ _CASES = [
         2,
         r"there are no images",
     ),
+    ("a run of no such sound", "run --sound {w}/none.wav -o {w}/y.npz", 2, r"there is no file .*none\.wav"),
+    ("a sound and numbers", "run --sound {w}/noise.txt --input {w}/fits.npz -o {w}/y.npz", 2, r"cannot be combined"),
+    ("steps of a sound", "run --sound {w}/noise.txt --steps 2 -o {w}/y.npz", 2, r"--steps cannot be combined"),
+    (
+        "a sound for numbers",
+        "run --sound {w}/noise.txt -o {w}/y.npz --root {w}/device",
+        2,
+        r"has no steps for sounds[\s\S]*--pre wav:rate=N",
+    ),
+    (
+        "a sound for a model without steps",
+        "build {w}/good.onnx --sound {w}/noise.txt -o {w}/out",
+        2,
+        r"no steps that make its input of noise\.txt[\s\S]*--pre wav:rate=16000",
+    ),
     (
         "a run of too few labels",
         "run --input {w}/fits.npz --labels {w}/labels.txt -o {w}/y.npz --root {w}/device",

@@ -105,3 +105,21 @@ def test_random_samples_have_seeds_of_their_own():
     np.testing.assert_array_equal(arrays["x"][0], inputs.random([X, Z], 6)["x"])
     np.testing.assert_array_equal(arrays["x"][1], inputs.random([X, Z], 7)["x"])
     assert arrays["z"].shape == (2,)
+
+
+def test_sounds_are_the_bytes_of_their_files(tmp_path):
+    for name, size in (("b.wav", 5), ("a.WAV", 9), ("notes.txt", 3)):
+        (tmp_path / name).write_bytes(bytes(range(size)))
+    samples = series.of_raw_sounds([tmp_path], lambda contents: contents.size // 2)
+    assert [name.rpartition("/")[2] for name in samples.names] == ["a.WAV", "b.wav"]
+    assert (samples.count, samples.single, samples.raw_bytes, samples.windows) == (2, False, 9, 4)
+    np.testing.assert_array_equal(samples.take(range(1, 2))["0"], range(5))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="there are no sounds in"):
+        series.of_raw_sounds([tmp_path / "empty"], len)
+
+    def refuse(_):
+        raise InputError("it is truncated")
+
+    with pytest.raises(InputError, match=r"a\.WAV: it is truncated"):
+        series.of_raw_sounds([tmp_path], refuse)

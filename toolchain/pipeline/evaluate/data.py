@@ -195,6 +195,8 @@ def _kind(path: Path, samples: Sequence[Sample]) -> Kind:
     suffixes = {sample.path.suffix.lower() for sample in samples}
     known: dict[str, Kind] = {".npz": "arrays", _SOUND: "sounds"}
     kinds: set[Kind] = {known.get(suffix, "pictures" if suffix in pictures else "files") for suffix in suffixes}
+    if kinds == {"sounds", "files"}:  # sounds in other formats, too, which only the user's own function reads
+        return "files"
     if len(kinds) > 1:
         raise InputError(
             f"{path} has samples of several kinds: {', '.join(sorted(suffixes))}",
@@ -231,7 +233,8 @@ class Reader:
         Raises:
             InputError: They do not.
         """
-        if self.dataset.kind == "files" and not self.preprocess:
+        has_steps = self.dataset.kind == "sounds" and self.convert
+        if self.dataset.kind in {"files", "sounds"} and not (self.preprocess or has_steps):
             raise InputError(
                 f"{self.dataset.samples[0].name} is neither a picture nor an .npz file",
                 hint="--preprocess module:function names a function of your project that reads it",

@@ -140,3 +140,19 @@ def test_pictures_for_another_model(folder):
         Reader(data.read(folder), (X,)).check()
     with pytest.raises(InputError, match="several pictures at once"):
         Reader(data.read(folder), (TensorSpec("x", (2, 3, 8, 8), "float32"),)).check()
+
+
+def test_sounds_are_read_by_steps_or_by_a_function(tmp_path):
+    for name in ("a.wav", "b.WAV"):
+        (tmp_path / name).write_bytes(bytes(range(4)))
+    (tmp_path / "c.flac").write_bytes(b"\0")
+    (tmp_path / "data.csv").write_text("file,label\na.wav,0\nb.WAV,1\n")
+    dataset = data.read(tmp_path / "data.csv")
+    reader = Reader(dataset, (X,), convert=lambda contents: contents[None].astype(np.float32))
+    reader.check()
+    np.testing.assert_array_equal(reader.inputs(dataset.samples[1])["x"], [[0, 1, 2, 3]])
+    assert reader.target(dataset.samples[1]).label == "1"
+    with pytest.raises(InputError, match="neither a picture nor"):
+        Reader(dataset, (X,)).check()
+    (tmp_path / "data.csv").write_text("file,label\na.wav,0\nc.flac,1\n")
+    assert data.read(tmp_path / "data.csv").kind == "files"
