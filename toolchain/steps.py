@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -35,6 +35,7 @@ class Vocabulary:
 
 
 _CLASSES = {"softmax": (), "topk": (VALUE, "k", _LABELS, "output")}
+_TEXT = (_LABELS, "blank", "space", "output")
 PICTURES = Vocabulary(
     {
         "resize": ("stretch", "letterbox", "crop", "by", "pad", "short"),
@@ -45,7 +46,7 @@ PICTURES = Vocabulary(
         "layout": (VALUE,),
         "dtype": (VALUE,),
     },
-    {**_CLASSES, "yolo": ("head", "nms", "score", "max", _LABELS, "output")},
+    {**_CLASSES, "yolo": ("head", "nms", "score", "max", _LABELS, "output"), "ctc": _TEXT},
     "docs/pictures.md",
 )
 _BANDS = ("like", "fft", "win", "hop", "mels", "low", "high", "power", "log", "floor", "offset", "top", "pad")
@@ -62,9 +63,26 @@ SOUNDS = Vocabulary(
         "layout": (VALUE,),
         "dtype": (VALUE,),
     },
-    {**_CLASSES, "ctc": (_LABELS, "blank", "space", "output")},
+    {**_CLASSES, "ctc": _TEXT},
     "docs/sound.md",
 )
+
+
+@dataclass(frozen=True)
+class LabelRows:
+    """An output of rows of scores over time, for the labels of a text."""
+
+    rows: int
+    classes: int
+    blank: int
+    space: int  # the label that stands for a space; -1 for none
+
+
+def text_of(labels: Sequence[str], space: int, numbers: Iterable[int]) -> str:
+    """Return the text that labels say, by their numbers; the label `space` stands for a space."""
+    parts = [" " if number == space else labels[number] for number in numbers]
+    # SentencePiece marks the beginning of a word so.
+    return "".join(parts).replace("\u2581", " ").strip(" ")
 
 
 @dataclass(frozen=True)
@@ -137,6 +155,22 @@ class Step:
             raise self.fault(f"output {spec} is not one row of scores")
         key = "k" if "k" in self.values else VALUE
         return self.whole(key, min(5, spec.elements), 1, min(spec.elements, largest))
+
+    def label_rows(self, spec: TensorSpec, labels: Sequence[str], most: int) -> LabelRows:
+        """Return how the text of an output of rows of scores is read; `most` rows are possible."""
+        if _LABELS not in self.values:
+            raise self.fault("it needs a file with the label of each class", "write ctc:labels=FILE")
+        rows = [size for size in spec.shape[:-1] if size != 1]
+        if len(spec.shape) < 2 or len(rows) > 1 or spec.elements // spec.shape[-1] > most:  # noqa: PLR2004 - a table
+            raise self.fault(
+                f"output {spec} is not a table of scores: one row for each time, one column for each class"
+            )
+        classes = spec.shape[-1]
+        space = self.values.get("space", "|")
+        if "space" in self.values and space not in labels:
+            raise self.fault(f"there is no label {space!r} for the space", "write space=LABEL as it is in the file")
+        blank = self.whole("blank", 0, 0, classes - 1)
+        return LabelRows(spec.elements // classes, classes, blank, labels.index(space) if space in labels else -1)
 
     def fault(self, message: str, hint: str = "") -> InputError:
         return InputError(f"step {self.text!r}: {message}", hint=hint or f"{self.manual} has all steps")

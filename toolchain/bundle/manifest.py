@@ -323,6 +323,7 @@ class Manifest:
         for name in ("reference", "records", "modelled", "half", "int8", "sparse", "pictures", "sounds"):
             if document[name] is None:
                 del document[name]
+        _drop_text(document.get("pictures"))
         for name in ("states", "variants"):  # as before there were any
             if not document[name]:
                 del document[name]
@@ -343,6 +344,13 @@ def _drop_unknown(document: dict[str, Any]) -> None:
                 del spec[key]
     if document["activations"] is None:
         del document["activations"]
+
+
+def _drop_text(steps: dict[str, Any] | None) -> None:
+    """Drop the numbers of texts from the steps of other pictures, as before there were texts."""
+    if steps and steps["plan"]["head"] != "labels":
+        for name in ("blank", "space"):
+            del steps["plan"][name]
 
 
 _MANIFEST_READER: TypeAdapter[Manifest] = TypeAdapter(Manifest)

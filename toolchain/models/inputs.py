@@ -82,8 +82,9 @@ def make(source: Source, specs: Sequence[TensorSpec], *, is_sequence: bool = Fal
 
 def _make_sequence(source: Source, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
     if source.image or source.sound:
+        given = "--image is one picture" if source.image else "--sound is one sound"
         raise InputError(
-            f"{'--image is one picture' if source.image else '--sound is one sound'}, but the model has a state, and so runs a sequence",
+            f"{given}, but the model has a state, and so runs a sequence",
             hint="pass the steps with --input FILE.npz: each array has one more axis in front, of steps",
         )
     if source.npz is None:

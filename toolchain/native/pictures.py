@@ -20,7 +20,7 @@ from toolchain.pictures.plan import Plan
 FORMATS = ("rgb", "bgr", "rgba", "gray", "nv12", "yuyv")
 """Formats of raw pictures, in the order of their numbers from 1."""
 _KINDS = ("scale", "mean", "std")
-_HEADS = ("none", "classes", "yolo-v5", "yolo-v8")
+_HEADS = ("none", "classes", "yolo-v5", "yolo-v8", "labels")
 _COLORS = 3
 
 
@@ -36,6 +36,7 @@ class _Plan(ctypes.Structure):
         *((name, ctypes.c_int32) for name in ("head", "softmax", "most", "classes", "candidates")),
         ("nms", ctypes.c_float),
         ("score", ctypes.c_float),
+        ("blank", ctypes.c_int32),
     )
 
 
@@ -137,7 +138,7 @@ def _plan_struct(plan: Plan) -> _Plan:
         result.operation[number] = _Operation(_KINDS.index(operation.kind), operation.values)
     result.head, result.softmax = _HEADS.index(plan.head), int(plan.softmax)
     result.most, result.classes, result.candidates = plan.most, plan.classes, plan.candidates
-    result.nms, result.score = plan.nms, plan.score
+    result.nms, result.score, result.blank = plan.nms, plan.score, plan.blank
     return result
 
 

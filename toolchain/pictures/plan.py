@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from toolchain.errors import InputError, ToolchainError
-from toolchain.steps import VALUE, Step, Steps
+from toolchain.steps import VALUE, Step, Steps, text_of
 from toolchain.tensors import TensorSpec
 
 Order = Literal["rgb", "bgr", "gray"]
@@ -18,7 +18,7 @@ Kernel = Literal["none", "nearest", "pillow", "opencv", "torch"]
 Fit = Literal["stretch", "letterbox", "crop"]
 Layout = Literal["nchw", "nhwc"]
 Element = Literal["float32", "float16", "uint8", "int8"]
-Head = Literal["none", "classes", "yolo-v5", "yolo-v8"]
+Head = Literal["none", "classes", "yolo-v5", "yolo-v8", "labels"]
 
 LARGEST_SIDE = 4096  # of a model's input; kLargestInput of runtime/pictures/pictures.h
 _MOST_OBJECTS = 1000  # kMostObjects there
@@ -59,6 +59,8 @@ class Plan:
     nms: float = 0.0
     score: float = 0.0
     output: int = -1  # number of the output that is read; -1 for none
+    blank: int = 0  # the class without a label, of a text
+    space: int = -1  # the label that stands for a space; -1 for none
 
     @property
     def channels(self) -> int:
@@ -77,6 +79,12 @@ class Pictures:
     @property
     def steps(self) -> Steps:
         return Steps(self.pre, self.post, self.labels)
+
+    def text(self, numbers: Iterable[int]) -> str:
+        """Return the text of labels; empty if the release reads none."""
+        if self.plan.head != "labels" or not self.labels:
+            return ""
+        return text_of(self.labels, self.plan.space, numbers)
 
 
 def faults(pictures: Pictures, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> list[str]:
@@ -186,16 +194,21 @@ def _resized(plan: Plan, step: Step) -> Plan:
 
 def _after(plan: Plan, steps: Sequence[Step], outputs: Sequence[TensorSpec], written: Steps) -> Plan:
     names = [step.name for step in steps]
-    if names not in (["topk"], ["softmax", "topk"], ["yolo"]):
+    if names not in (["topk"], ["softmax", "topk"], ["yolo"], ["ctc"]):
         raise InputError(
             f"the steps after a model cannot be {', '.join(names)}",
-            hint="write --post topk=5, --post softmax --post topk=5, or --post yolo",
+            hint="write --post topk=5, --post softmax --post topk=5, --post yolo, or --post ctc:labels=FILE",
         )
     step = steps[-1]
     number = step.output(outputs)
     spec = outputs[number]
     plan = replace(plan, output=number)
-    plan = _boxes(plan, step, spec) if step.name == "yolo" else _classes(plan, step, spec, softmax=len(steps) > 1)
+    if step.name == "yolo":
+        plan = _boxes(plan, step, spec)
+    elif step.name == "ctc":
+        plan = _labels(plan, step, spec, written)
+    else:
+        plan = _classes(plan, step, spec, softmax=len(steps) > 1)
     if max(plan.classes, plan.candidates) > _MOST_CANDIDATES:
         raise step.fault(f"output {spec} is too large")
     written.check_labels(step, plan.classes, spec)
@@ -207,6 +220,19 @@ def _classes(plan: Plan, step: Step, spec: TensorSpec, *, softmax: bool) -> Plan
     # The lowest float: without a limit, each finite score counts.
     lowest = -3.4028234663852886e38
     return replace(plan, head="classes", softmax=softmax, most=most, classes=spec.elements, candidates=1, score=lowest)
+
+
+def _labels(plan: Plan, step: Step, spec: TensorSpec, written: Steps) -> Plan:
+    table = step.label_rows(spec, written.labels, _MOST_OBJECTS)
+    return replace(
+        plan,
+        head="labels",
+        most=table.rows,
+        classes=table.classes,
+        candidates=table.rows,
+        blank=table.blank,
+        space=table.space,
+    )
 
 
 def _boxes(plan: Plan, step: Step, spec: TensorSpec) -> Plan:

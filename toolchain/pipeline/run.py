@@ -176,7 +176,7 @@ class RunReport:
     top: Sequence[tuple[str, tuple[Guess, ...]]] = ()
     # For each picture or sound its name and what the release's own steps found in it
     objects: Sequence[tuple[str, tuple[FoundObject, ...]]] = ()
-    texts: Sequence[tuple[str, str]] = ()  # for each sound its name, and the text that the release's steps read
+    texts: Sequence[tuple[str, str]] = ()  # for each picture or sound its name, and the text that was read
     waited: tuple[Waited, ...] = ()  # who was at work on the device before, and how long they were waited for
 
     def document(self) -> dict[str, Any]:
@@ -306,7 +306,7 @@ def _objects(found: NDArray[Any], manifest: Manifest) -> tuple[FoundObject, ...]
     if pipeline is None:
         return ()
     sides: tuple[str, ...] = ("left", "top", "right", "bottom")
-    if manifest.sounds or pipeline.plan.head == "classes":
+    if manifest.sounds or pipeline.plan.head in {"classes", "labels"}:
         sides = ()
     times = ("left", "right") if manifest.sounds else ()
     return tuple(
@@ -322,12 +322,12 @@ def _objects(found: NDArray[Any], manifest: Manifest) -> tuple[FoundObject, ...]
 
 
 def _texts(names: Sequence[str], objects: Sequence[NDArray[Any]], manifest: Manifest) -> tuple[tuple[str, str], ...]:
-    """Return the text of each sound; none if the release reads no text."""
-    sounds = manifest.sounds
-    if sounds is None or sounds.plan.head != "labels":
+    """Return the text of each picture or sound; none if the release reads no text."""
+    pipeline = manifest.pipeline
+    if pipeline is None or pipeline.plan.head != "labels":
         return ()
     return tuple(
-        (name, sounds.text([int(label) for label in found["label"]]))
+        (name, pipeline.text([int(label) for label in found["label"]]))
         for name, found in zip(names, objects, strict=True)
     )
 

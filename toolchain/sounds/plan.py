@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from toolchain.errors import InputError, ToolchainError
-from toolchain.steps import Step, Steps
+from toolchain.steps import Step, Steps, text_of
 from toolchain.tensors import TensorSpec
 
 Convention = Literal["none", "librosa", "torchaudio", "kaldi"]
@@ -97,13 +97,11 @@ class Sounds:
     def steps(self) -> Steps:
         return Steps(self.pre, self.post, self.labels)
 
-    def text(self, numbers: Sequence[int]) -> str:
+    def text(self, numbers: Iterable[int]) -> str:
         """Return the text of labels; empty if the release reads none."""
         if self.plan.head != "labels" or not self.labels:
             return ""
-        parts = [" " if number == self.plan.space else self.labels[number] for number in numbers]
-        # SentencePiece marks the beginning of a word so.
-        return "".join(parts).replace("\u2581", " ").strip(" ")
+        return text_of(self.labels, self.plan.space, numbers)
 
 
 def faults(sounds: Sounds, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> list[str]:
@@ -330,25 +328,15 @@ def _after(plan: Plan, steps: Sequence[Step], outputs: Sequence[TensorSpec], wri
 
 
 def _labels(plan: Plan, step: Step, spec: TensorSpec, written: Steps) -> Plan:
-    """Return the plan with the labels of an output of rows of scores over time."""
-    if "labels" not in step.values:
-        raise step.fault("it needs a file with the label of each class", "write ctc:labels=FILE")
+    table = step.label_rows(spec, written.labels, _MOST_ROWS)
     if plan.hop:
         raise step.fault("it reads the text of one window", "leave hop out of the step window")
-    rows = [size for size in spec.shape[:-1] if size != 1]
-    if len(spec.shape) < 2 or len(rows) > 1 or spec.elements // spec.shape[-1] > _MOST_ROWS:  # noqa: PLR2004 - a table
-        raise step.fault(f"output {spec} is not a table of scores: one row for each time, one column for each class")
-    classes = spec.shape[-1]
-    candidates = spec.elements // classes
-    space = step.values.get("space", "|")
-    if "space" in step.values and space not in written.labels:
-        raise step.fault(f"there is no label {space!r} for the space", "write space=LABEL as it is in the file")
     return replace(
         plan,
         head="labels",
-        most=candidates,
-        classes=classes,
-        candidates=candidates,
-        blank=step.whole("blank", 0, 0, classes - 1),
-        space=written.labels.index(space) if space in written.labels else -1,
+        most=table.rows,
+        classes=table.classes,
+        candidates=table.rows,
+        blank=table.blank,
+        space=table.space,
     )

@@ -221,6 +221,17 @@ def test_classes_are_ranked():
     assert list(found["label"]) == [1, 3, 2, 0, 5, 4]
 
 
+def test_labels_are_read_as_of_sounds():
+    scores = np.zeros((1, 6, 3), np.float32)
+    scores[0, range(6), [0, 1, 1, 0, 1, 2]] = [5, 6, 7, 5, 8, 9]
+    given = [TensorSpec("x", (1, 4, 4, 3), "uint8")]
+    steps = Steps(("scale=1",), ("ctc:labels=FILE",), ("-", "a", "b"))
+    made = pictures.resolve(steps, given, [TensorSpec("y", (1, 6, 3), "float32")])
+    found = Computer(made.plan).find(4, 4, scores)
+    assert [(int(item["label"]), float(item["score"])) for item in found] == [(1, 7), (1, 8), (2, 9)]
+    assert made.text(found["label"]) == "aab"
+
+
 def test_a_drawn_picture_has_another_size_than_the_input():
     plan = pictures.resolve(Steps(("resize:letterbox=32",), ()), [TensorSpec("x", (1, 3, 32, 32), "uint8")], None).plan
     pixels = synthetic(plan, 0)

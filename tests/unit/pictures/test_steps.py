@@ -87,6 +87,16 @@ WRONG = [
     (["scale=1"], ["yolo"], TensorSpec("x", (2, 3, 640, 640), "float32"), BOXES, "one picture as", "--input"),
     (["scale=1"], ["yolo"], TensorSpec("x", (1, 3, 640, 640), "int64"), BOXES, "input is int64", "float32"),
     (["scale=1"], [], TensorSpec("x", (1, 3, 8, 3), "float32"), BOXES, "nchw or nhwc", "layout=nchw"),
+    (["scale=1"], ["ctc"], INPUT, TensorSpec("y", (1, 9, 2), "float32"), "needs a file with the label", "labels=FILE"),
+    (["scale=1"], ["ctc:labels=two.txt"], INPUT, BOXES, "there are 2 labels", "one line for each class"),
+    (
+        ["scale=1"],
+        ["ctc:labels=two.txt"],
+        INPUT,
+        TensorSpec("y", (4, 9, 2), "float32"),
+        "not a table of scores",
+        "docs",
+    ),
     (["scale=1"], ["yolo"], INPUT, TensorSpec("b", (1, 9, 9), "float32"), "does not show its layout", "head=v5"),
 ]
 

@@ -276,14 +276,15 @@ sounds::Sound Taken(const edge_audio* audio) {
 constexpr char kWordMark[] = "\xE2\x96\x81";
 
 // Writes what labels say; spaces at the ends are left out.
-void WriteText(const SoundPlan& steps, const std::vector<sounds::Object>& objects, std::string* text) {
+void WriteText(const std::vector<std::string>& labels, int64_t space, const std::vector<steps::Object>& objects,
+               std::string* text) {
   text->clear();
   const auto add = [text](const char* part, size_t size) {
     if (!text->empty() || size != 1 || *part != ' ') text->append(part, size);
   };
-  for (const sounds::Object& object : objects) {
-    const std::string& label = steps.labels[static_cast<size_t>(object.label)];
-    if (object.label == steps.space) {
+  for (const steps::Object& object : objects) {
+    const std::string& label = labels[static_cast<size_t>(object.label)];
+    if (object.label == space) {
       add(" ", 1);
       continue;
     }
@@ -410,7 +411,9 @@ class OpenModel {
       if (!found) throw Fault(kExitRunFailed, reason.text);
       Label(pipeline_->objects(), steps.labels);
     }
-    return Found("");
+    text_.clear();
+    if (steps.plan.head == pictures::kLabels) WriteText(steps.labels, steps.space, pipeline_->objects(), &text_);
+    return Found();
   }
 
   edge_objects Run(const sounds::Sound& sound) {
@@ -433,8 +436,8 @@ class OpenModel {
     }
     if (steps.output >= 0) Label(hearing_->objects(), steps.labels);
     text_.clear();
-    if (steps.plan.head == sounds::kLabels) WriteText(steps, hearing_->objects(), &text_);
-    return Found(text_.c_str());
+    if (steps.plan.head == sounds::kLabels) WriteText(steps.labels, steps.space, hearing_->objects(), &text_);
+    return Found();
   }
 
   State& state() { return state_; }
@@ -448,8 +451,9 @@ class OpenModel {
     }
   }
 
-  edge_objects Found(const char* text) const {
-    return {sizeof(edge_objects), static_cast<int32_t>(objects_.size()), sizeof(edge_object), objects_.data(), text};
+  edge_objects Found() const {
+    return {sizeof(edge_objects), static_cast<int32_t>(objects_.size()), sizeof(edge_object), objects_.data(),
+            text_.c_str()};
   }
 
   template <typename Call, typename Keep>

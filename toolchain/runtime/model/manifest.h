@@ -42,6 +42,7 @@ struct StatePair {
 struct PicturePlan {
   pictures::Plan plan;
   int64_t output;                   // its number; -1: none is read
+  int64_t space;                    // number of the label that stands for a space; -1: none does
   std::vector<std::string> labels;  // of each class; empty: there are none
 };
 

@@ -14,7 +14,7 @@ constexpr const char* kFits[] = {"stretch", "letterbox", "crop"};
 constexpr const char* kLayouts[] = {"nhwc", "nchw"};
 constexpr const char* kElements[] = {"float32", "float16", "uint8", "int8"};
 constexpr const char* kArithmetic[] = {"scale", "mean", "std"};
-constexpr const char* kHeads[] = {"none", "classes", "yolo-v5", "yolo-v8"};
+constexpr const char* kHeads[] = {"none", "classes", "yolo-v5", "yolo-v8", "labels"};
 
 void ReadOperations(const JsonNode& list, pictures::Plan* plan) {
   const std::vector<JsonNode> items = list.Items();
@@ -48,6 +48,7 @@ pictures::Plan ReadPlan(const JsonNode& node) {
   plan.candidates = Whole(node.Get("candidates"));
   plan.nms = Real(node.Get("nms"));
   plan.score = Real(node.Get("score"));
+  if (node.Has("blank")) plan.blank = Whole(node.Get("blank"));  // of labels only
   pictures::Reason reason;
   if (!pictures::CheckPlan(plan, &reason)) node.Fail(reason.text);
   return plan;
@@ -58,7 +59,8 @@ pictures::Plan ReadPlan(const JsonNode& node) {
 PicturePlan ReadPicturePlan(const JsonNode& node, const std::vector<TensorSpec>& inputs,
                             const std::vector<TensorSpec>& outputs) {
   const JsonNode table = node.Get("plan");
-  PicturePlan result{ReadPlan(table), table.Get("output").Integer(), node.TextList("labels")};
+  const int64_t space = table.Has("space") ? table.Get("space").Integer() : -1;
+  PicturePlan result{ReadPlan(table), table.Get("output").Integer(), space, node.TextList("labels")};
   const pictures::Plan& plan = result.plan;
   const int64_t channels = plan.order == pictures::kAsGray ? 1 : pictures::kChannels;
   const bool fits = inputs.size() == 1 && inputs[0].dtype == FindNamedDType(kElements[plan.element]) &&
@@ -72,12 +74,13 @@ PicturePlan ReadPicturePlan(const JsonNode& node, const std::vector<TensorSpec>&
     table.Get("output").Fail("is not an output");
   }
   const TensorSpec& output = outputs[static_cast<size_t>(result.output)];
-  const int64_t others = plan.head == pictures::kClasses ? 0 : plan.head == pictures::kYoloRows ? 5 : 4;
+  const int64_t others = plan.head == pictures::kYoloRows ? 5 : plan.head == pictures::kYoloColumns ? 4 : 0;
   if (output.dtype != FindNamedDType("float32") || output.bound.axis >= 0 ||
       CountElements(output) != (plan.classes + others) * int64_t{plan.candidates}) {
     table.Fail("does not fit the model's output");
   }
-  if (!result.labels.empty() && result.labels.size() != static_cast<size_t>(plan.classes)) {
+  const bool is_text = plan.head == pictures::kLabels;
+  if ((is_text || !result.labels.empty()) && result.labels.size() != static_cast<size_t>(plan.classes)) {
     node.Get("labels").Fail("must have one label for each class");
   }
   return result;

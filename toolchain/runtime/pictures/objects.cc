@@ -25,13 +25,17 @@ float Overlap(const Object& one, const Object& other) {
 bool Pipeline::Find(int32_t width, int32_t height, const float* output, size_t count, Reason* reason) {
   objects_.clear();
   if (plan_.head == kNoHead) return true;
-  const size_t others = plan_.head == kClasses ? 0 : plan_.head == kYoloRows ? 5 : 4;
+  const size_t others = plan_.head == kYoloRows ? 5 : plan_.head == kYoloColumns ? 4 : 0;
   const size_t expected = (static_cast<size_t>(plan_.classes) + others) * static_cast<size_t>(plan_.candidates);
   if (output == nullptr || count != expected) {
     return reason->Is("the model's output has %zu numbers, and the pipeline reads %zu", count, expected);
   }
   if (plan_.head == kClasses) {
     steps::RankClasses({plan_.classes, plan_.softmax, plan_.most, plan_.score}, output, &objects_);
+    return true;
+  }
+  if (plan_.head == kLabels) {
+    steps::ReadLabels({plan_.candidates, plan_.classes, plan_.blank, 0}, output, &objects_);
     return true;
   }
   Placement place;

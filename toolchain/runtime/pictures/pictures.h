@@ -19,7 +19,7 @@ enum Format : int32_t { kRgb = 1, kBgr, kRgba, kGray, kNv12, kYuyv };
 enum Order : int32_t { kAsRgb, kAsBgr, kAsGray };
 enum Kernel : int32_t { kNone, kNearest, kPillow, kOpenCv, kTorch };
 enum Fit : int32_t { kStretch, kLetterbox, kCrop };
-enum Head : int32_t { kNoHead, kClasses, kYoloRows, kYoloColumns };
+enum Head : int32_t { kNoHead, kClasses, kYoloRows, kYoloColumns, kLabels };
 
 constexpr int32_t kChannels = 3;
 constexpr int32_t kMostOperations = 3;
@@ -51,9 +51,10 @@ struct Plan {
   int32_t softmax;     // kClasses: whether scores are the softmax of the output
   int32_t most;        // objects of a result
   int32_t classes;     // of the output
-  int32_t candidates;  // boxes of the output; kClasses: 1
+  int32_t candidates;  // boxes of the output; kClasses: 1; kLabels: its rows
   float nms;           // boxes of a class that overlap more (intersection over union) are the same object
   float score;         // objects have a higher score
+  int32_t blank;       // kLabels: class without a label
 };
 
 // Memory of the caller. Strides are the bytes from a row to the next one; 0: rows without gaps.

@@ -27,12 +27,13 @@ bool CheckPlan(const Plan& plan, Reason* reason) {
             within(plan.order, kAsRgb, kAsGray) && within(plan.kernel, kNone, kTorch) &&
             within(plan.fit, kStretch, kCrop) && within(plan.pad, 0, kLevels - 1) &&
             within(plan.element, kFloat32, kInt8) && within(plan.operations, 0, kMostOperations) &&
-            within(plan.head, kNoHead, kYoloColumns) && within(plan.most, 0, kMostObjects) &&
+            within(plan.head, kNoHead, kLabels) && within(plan.most, 0, kMostObjects) &&
             within(plan.classes, 0, kMostCandidates) && within(plan.candidates, 0, kMostCandidates);
   if (plan.fit == kCrop) {
     ok = ok && within(plan.short_side, std::max(plan.width, plan.height), 2 * kLargestInput);
   }
   if (plan.head != kNoHead) ok = ok && plan.most > 0 && plan.classes > 0 && plan.candidates > 0;
+  if (plan.head == kLabels) ok = ok && plan.most == plan.candidates && within(plan.blank, 0, plan.classes - 1);
   for (int32_t i = 0; ok && i < plan.operations; ++i) {
     const Operation& operation = plan.operation[i];
     ok = within(operation.kind, kMultiply, kDivide);

@@ -261,6 +261,7 @@ class Model:
         library: str | os.PathLike[str] | None = None,
         trust: str | os.PathLike[str] | None = None,
     ) -> None:
+        self.text = ""  # what the last picture or sound says, where the release reads a text
         self._model = ctypes.c_void_p()
         self._functions = _library(library)
         whom = os.fsencode(trust) if trust else None
@@ -405,6 +406,8 @@ class Model:
             format: One of `FORMATS`.
             size: Width and height in pixels; nv12 and yuyv need it.
 
+        A release that reads a text has an object for each of its labels, and `text` has the whole.
+
         Raises:
             EdgeError: The picture or the release does not fit, or the model failed.
             ValueError: The array has another shape or type.
@@ -418,6 +421,7 @@ class Model:
         image = _Image(ctypes.sizeof(_Image), number, width, height, array.ctypes.data, array.nbytes)
         found = _Objects(ctypes.sizeof(_Objects))
         self._call("edge_run_image", self._model, ctypes.byref(image), ctypes.byref(found))
+        self.text = (found.text or b"").decode()
         return found.read()
 
     def run_audio(self, sound: bytes | np.ndarray[Any, Any], rate: int = 0) -> Heard:
@@ -442,7 +446,8 @@ class Model:
         audio = _Audio(ctypes.sizeof(_Audio), number, rate, channels, array.ctypes.data, array.nbytes)
         found = _Objects(ctypes.sizeof(_Objects))
         self._call("edge_run_audio", self._model, ctypes.byref(audio), ctypes.byref(found))
-        return Heard(found.read(), found.text.decode())
+        self.text = (found.text or b"").decode()
+        return Heard(found.read(), self.text)
 
     def outputs(self) -> dict[str, np.ndarray[Any, Any]]:
         """Return the outputs of the last run, by name, as `run` does."""
