@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+from toolchain import sounds
 from toolchain.errors import InputError
+from toolchain.native.steps import OBJECT
+from toolchain.pipeline import run as running
 from toolchain.pipeline.run import RunRequest
+from toolchain.steps import Steps
+from toolchain.tensors import TensorSpec
 
 
 @pytest.fixture
@@ -47,3 +55,20 @@ def test_an_output_of_somebody_elses(npz, tmp_path):
         RunRequest(tmp_path / "picture.jpg", npz=npz).check()
     with pytest.raises(InputError, match="cannot write"):
         RunRequest(tmp_path / "none" / "y.npz", npz=npz).check()
+
+
+def test_texts_and_seconds_of_sounds():
+    steps = Steps(("wav:rate=16000",), ("ctc:labels=FILE",), ("-", "|", "a"))
+    given, output = [TensorSpec("x", (1, 1600), "float32")], [TensorSpec("y", (1, 9, 3), "float32")]
+    made = sounds.resolve(steps, given, output)
+    manifest = SimpleNamespace(pipeline=made, sounds=made, pictures=None, name="m")
+    found = np.array([(2, 0.5, 0, 0, 0.25, 0), (1, 1, 0.25, 0, 0.5, 0), (2, 1, 0.5, 0, 1, 0)], OBJECT)
+    assert running._texts(["a.wav"], [found], manifest) == (("a.wav", "a a"),)
+    items = running._objects(found, manifest)
+    assert (items[0].label, items[0].box, items[0].seconds) == ("a", (), (0.0, 0.25))
+    assert items[0].cells == ("0.5", "a", "0.00", "0.25")
+    pictures = SimpleNamespace(pipeline=None, sounds=None, pictures=None, name="m")
+    with pytest.raises(InputError, match="m has no steps for sounds"):
+        RunRequest(Path("y.npz"), sounds=(Path("a.wav"),)).series(SimpleNamespace(**vars(pictures), states=()))
+    with pytest.raises(InputError, match="the steps of m are for sounds"):
+        RunRequest(Path("y.npz"), pictures=(Path("a.png"),)).series(SimpleNamespace(**vars(manifest), states=()))

@@ -1,0 +1,87 @@
+"""What a device made of a sound, compared with this machine's steps."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from toolchain import sounds
+from toolchain.device import objects, pictures
+from toolchain.device import sounds as device_sounds
+from toolchain.errors import OutputError, VerificationError
+from toolchain.native.sounds import Computer, Recording, synthetic
+from toolchain.native.steps import OBJECT
+from toolchain.steps import Steps
+from toolchain.tensors import TensorSpec
+
+GIVEN, OUTPUT = TensorSpec("x", (1, 8, 5), "float32"), TensorSpec("y", (1, 6, 3), "float32")
+PRE = ("wav:rate=16000", "mel:like=kaldi,win=60,hop=20,mels=5", "normalize")
+
+
+def manifest(post=("ctc:labels=FILE",), labels=("-", "|", "a"), output=OUTPUT):
+    made = sounds.resolve(Steps(PRE, post, labels), [GIVEN], [output])
+    return SimpleNamespace(name="m", sounds=made, pictures=None, pipeline=made, inputs=(GIVEN,), outputs=(output,))
+
+
+def run_of(release, contents, scores):
+    """Return what a device sends that computes as this machine does."""
+    computer = Computer(release.sounds.plan)
+    made = computer.prepare(Recording(contents), shape=GIVEN.shape)
+    found = computer.find(scores)
+    table = np.stack([found[name].astype(np.float32) for name in OBJECT.names], axis=1).reshape(-1, 6)
+    sent = {"objects": table, "counts": np.array([len(table)]), "input": made}
+    return SimpleNamespace(objects=sent, outputs={"y": scores})
+
+
+@pytest.fixture
+def told():
+    release = manifest()
+    contents = synthetic(release.sounds.plan, 0)
+    scores = np.zeros((1, 6, 3), np.float32)
+    scores[0, range(6), [2, 2, 1, 0, 2, 2]] = 1
+    return release, contents, run_of(release, contents, scores)
+
+
+def test_a_device_that_computes_alike(told):
+    release, contents, run = told
+    checked = device_sounds.check(run, contents, release)
+    assert (checked.bytes, checked.objects, checked.text) == (contents.size, 3, "a a")
+    assert "the text 'a a'" in str(checked)
+    run.objects["input"] = run.objects["input"] * np.float32(1 + 5e-6)
+    device_sounds.check(run, contents, release)
+
+
+@pytest.mark.parametrize("change", [lambda made: made * np.float32(1.001), lambda made: made * np.float32(np.nan)])
+def test_another_input_is_refused(told, change):
+    release, contents, run = told
+    run.objects["input"] = change(run.objects["input"])
+    with pytest.raises(OutputError, match="makes another input of a sound"):
+        device_sounds.check(run, contents, release)
+
+
+def test_other_objects_are_refused(told):
+    release, contents, run = told
+    run.objects["objects"] = run.objects["objects"] + np.float32([0, 0, 1, 0, 0, 0])
+    with pytest.raises(OutputError, match="finds other objects"):
+        device_sounds.check(run, contents, release)
+    run.objects["objects"] = run.objects["objects"] + np.float32([9, 0, 0, 0, 0, 0])
+    with pytest.raises(VerificationError, match="objects that the release cannot have"):
+        device_sounds.check(run, contents, release)
+    del run.objects["input"]
+    with pytest.raises(VerificationError, match="sent no input"):
+        device_sounds.check(run, contents, release)
+
+
+def test_as_many_objects_as_windows():
+    output = TensorSpec("y", (1, 3), "float32")
+    release = manifest(("topk=2",), (), output)
+    table = np.zeros((4, 6), np.float32)
+    sent = {"objects": table, "counts": np.array([4])}
+    assert len(objects.read_objects(sent, release, 1, windows=2)[0]) == 4
+    with pytest.raises(VerificationError, match="objects that the release cannot have"):
+        objects.read_objects(sent, release, 1)
+    assert objects.most_bytes(release, 3, 2, keep_input=True) > 3 * 4 * OBJECT.itemsize + GIVEN.bytes
+    with pytest.raises(VerificationError, match="has no steps for pictures"):
+        pictures.check(SimpleNamespace(objects=sent, outputs={}), np.zeros((2, 2, 3), np.uint8), release)
