@@ -254,7 +254,9 @@ class Reference:
             name: cls._decoded(own, more.get(name, {}), f"variant {name} of {where}")
             for name, own in _of_variants(groups[_VARIANT], prefix="").items()
         }
-        result = cls(runtime, groups["input"], groups["output"], limit, samples, of_inputs, picture=picture, sound=sound)
+        result = cls(
+            runtime, groups["input"], groups["output"], limit, samples, of_inputs, picture=picture, sound=sound
+        )
         return replace(result, variants=variants)
 
     def check(self, manifest: Manifest) -> None:

@@ -277,7 +277,7 @@ def _refuse_with_variants(request: BuildRequest) -> None:
     unsupported = {
         f"board {board.name}, which has an accelerator,": board.backend != "cpu",
         "--state": bool(model.states) or model.detection == "use",
-        "--pre and --post": picture_steps.steps_of(model) is not None,
+        "--pre and --post": pipelines.steps_of(model) is not None,
         "--input": bool(model.given.npz),
     }
     for what, is_given in unsupported.items():

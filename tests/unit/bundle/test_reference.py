@@ -20,7 +20,13 @@ COUNT = TensorSpec("count", (), "int64")
 
 def check(outputs, *specs):
     made = SimpleNamespace(
-        step_inputs=(), step_outputs=specs, outputs=specs, steps=lambda _arrays: 0, pictures=None, sounds=None
+        step_inputs=(),
+        step_outputs=specs,
+        outputs=specs,
+        steps=lambda _arrays: 0,
+        pictures=None,
+        sounds=None,
+        variants=(),
     )
     bundle.Reference("", {}, outputs).check(made)
 
@@ -146,7 +152,13 @@ def test_a_limit_that_no_build_writes_is_refused(tmp_path, limit):
 
 def test_a_release_with_steps_for_pictures_needs_a_picture():
     made = SimpleNamespace(
-        step_inputs=(), step_outputs=(), outputs=(), steps=lambda _arrays: 0, pictures=object(), sounds=None
+        step_inputs=(),
+        step_outputs=(),
+        outputs=(),
+        steps=lambda _arrays: 0,
+        pictures=object(),
+        sounds=None,
+        variants=(),
     )
     for picture, message in [(None, "no picture"), (np.zeros((2, 2, 4), np.uint8), "not RGB pixels")]:
         with pytest.raises(VerificationError) as caught:
