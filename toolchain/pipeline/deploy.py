@@ -26,6 +26,7 @@ from toolchain.pipeline import device_programs, preflight, steps, variants
 from toolchain.pipeline.report import Report
 from toolchain.pipeline.source import BundleSource, Loaded
 from toolchain.progress import Stages, stage
+from toolchain.tensors import Tensors
 
 if TYPE_CHECKING:
     from toolchain.pipeline.evaluate import Evaluation, Prepared, Requirement
@@ -138,12 +139,7 @@ def deploy_bundle(
     check_board(manifest, device.board)
     labels = read_labels(settings.labels, manifest)
     library = device_programs.library(device.board, stages) if settings.library else None
-    arrays = {
-        name: steps.make_inputs(own_inputs, manifest.of_variant(name))
-        if own_inputs
-        else verification.samples_of(bundle, unchecked=True, variant=name).inputs
-        for name in variants.chosen(own_inputs, manifest)
-    }
+    arrays = _measured_arrays(bundle, own_inputs)
     stages.tell(stage(f"deploying {manifest.name} to {device.store.place}"))
     with device.store.lock(Owner.here(f"deploy {manifest.name}")):
         deployment = deploy.deploy(bundle, runner, device, settings, stages, library)
@@ -180,6 +176,14 @@ def deploy_bundle(
         slot=device.store.slot,
         can_roll_back=len(device.store.releases.generations()) > 1,
     )
+
+
+def _measured_arrays(bundle: Bundle, own_inputs: inputs.Source | None) -> dict[str, Tensors]:
+    """Return what each variant is measured with: the user's inputs, or those of the reference."""
+    names = variants.chosen(own_inputs, bundle.manifest)
+    if own_inputs:
+        return {name: steps.make_inputs(own_inputs, bundle.manifest.of_variant(name)) for name in names}
+    return {name: verification.samples_of(bundle, unchecked=True, variant=name).inputs for name in names}
 
 
 def read_labels(path: Path | None, manifest: Manifest) -> list[str]:
