@@ -81,7 +81,7 @@ class RuleOptions:
 class TailOptions:
     """The limit of p99.9 at the rate of the application."""
 
-    limit: float | None = option(
+    p999: float | None = option(
         "--p999",
         metavar="TIME",
         type=values.Duration(LEAST_PERIOD_S, LONGEST_S),
@@ -106,7 +106,7 @@ class TailOptions:
         Raises:
             InputError: The options cannot be combined, or the runs are too few for a verdict.
         """
-        if self.limit is None:
+        if self.p999 is None:
             others = {"--period": self.period, "--for": self.length}
             if unused := [name for name, value in others.items() if value is not None]:
                 raise InputError(f"{unused[0]} has no effect without --p999", hint="add --p999, such as --p999 40ms")
@@ -115,7 +115,7 @@ class TailOptions:
             raise InputError("--p999 needs --period", hint="add --period, such as --period 33ms")
         from toolchain.device import tail
 
-        return tail.rate_of(self.limit, self.period, self.length)
+        return tail.rate_of(self.p999, self.period, self.length)
 
 
 @dataclass(frozen=True)

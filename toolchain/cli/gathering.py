@@ -56,7 +56,13 @@ def gather(name: str, family: type) -> Callable[[Command], Command]:
     Args:
         name: The parameter of the command that takes the record.
         family: The record's class, a dataclass whose fields are made by `option` and `record`.
+
+    Raises:
+        TypeError: Two fields have one name, by which click would pass both values.
     """
+    taken = [option_name for _decorator, option_name in _decorators(family)]
+    if twice := {option_name for option_name in taken if taken.count(option_name) > 1}:
+        raise TypeError(f"{family.__name__} has more than one field {', '.join(sorted(twice))}")
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)

@@ -36,6 +36,17 @@ class Outer:
     again: int = same(common.ModelOptions, "seed")
 
 
+@dataclass(frozen=True)
+class Twice:
+    much: float = option("--much-else", default=1.0)
+    inner: Inner = record(Inner)  # noqa: RUF009 - it returns a dataclass's field
+
+
+def test_two_fields_of_one_name_are_refused():
+    with pytest.raises(TypeError, match="Twice has more than one field much"):
+        gather("asked", Twice)
+
+
 def taken(kind: type, *words: str) -> object:
     """Return the record that a command gets which is called with these words."""
     calls = []
