@@ -38,7 +38,9 @@ def installed(folders: Mapping[str, str], root: Path, release: object = "any", s
         shell: The device, if it is not this machine.
     """
     device = SimpleNamespace(shell=shell or LocalShell(), store=SimpleNamespace(root=str(root)))
-    return Installed(SimpleNamespace(device=device, threads=1), {**folders, "releases": str(release)}, Sent(0, 0, 0.0))
+    return Installed(
+        SimpleNamespace(device=device, threads=1, variant=""), {**folders, "releases": str(release)}, Sent(0, 0, 0.0)
+    )
 
 
 def deploy(

@@ -53,11 +53,16 @@ def test_libraries_are_unpacked_and_nothing_else(tmp_path: Path) -> None:
     assert (tmp_path / "root" / "usr/lib/a/liba.so").read_bytes() == b"a"
 
 
-@pytest.mark.parametrize("members", [{"usr/lib/../../../out": b"x"}, {"usr/lib/link": "/etc/passwd"}])
-def test_nothing_gets_out_of_the_folder(tmp_path: Path, members: dict[str, bytes | str]) -> None:
+def test_nothing_gets_out_of_the_folder(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match="cannot be unpacked"):
-        unpack(package(tmp_path / "a.deb", members), tmp_path / "deep" / "er" / "root")
+        unpack(package(tmp_path / "a.deb", {"usr/lib/../../../out": b"x"}), tmp_path / "deep" / "er" / "root")
     assert not (tmp_path / "out").exists()
+
+
+def test_links_to_files_of_this_machine_are_left_out(tmp_path: Path) -> None:
+    members: dict[str, bytes | str] = {"usr/lib/link": "/etc/passwd", "usr/lib/a": b"a"}
+    unpack(package(tmp_path / "a.deb", members), tmp_path / "root")
+    assert [path.name for path in (tmp_path / "root/usr/lib").iterdir()] == ["a"]
 
 
 @pytest.mark.parametrize("content", [b"", b"!<arch>\n", b"!<arch>\n" + b"x" * 200, b"PK\3\4"])
