@@ -143,7 +143,7 @@ def test_the_next_holder_of_the_lock_ends_the_trials_of_all_slots(three, root):
 
 def test_a_trial_that_cannot_be_ended_keeps_no_other_slot_from_being_used(three, root):
     on_trial(root, "detector", "true")
-    (root / "slots" / "detector" / "trial.log").mkdir()
+    (root / "slots/detector/.current-new").mkdir()  # where the link for the way back is to be
     said: list[str] = []
     with in_slot(root, "classifier", said).lock(Owner.here("deploy")):
         assert "slot detector, was on trial, and could not be taken back" in said[0]
