@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from toolchain.errors import InputError, did_you_mean
 
 GLIBC = "2.28"  # oldest supported version on a device
+INTRINSICS = ("llvm.x86.", "llvm.aarch64.", "llvm.arm.")
+"""How LLVM's names of the instructions of one family begin; code with such a name runs on no other."""
 
 _TRIPLE = re.compile(r"(?P<processor>\w+)(-\w+)?-linux(-gnu(eabi|eabihf)?|-android(eabi)?(?P<api>\d*))?")
 _ANDROID = "-linux-android"

@@ -51,17 +51,20 @@ def test_the_mean_of_a_product(transposed, tmp_path):
     assert shifts(proto, corrected).mean() < shifts(proto, plain).mean()
 
 
-def test_layers_without_a_bias_of_their_own_stay_as_they_are(tmp_path):
+def test_layers_that_share_a_bias_are_corrected_one_by_one(tmp_path):
     weights = {
         "w": qdq_nets.weights(6, 6, 1, 1),
         "v": qdq_nets.weights(6, 6, 1, 1, seed=1),
         "b": np.ones(6, np.float32),
     }
-    nodes = [
-        node("Conv", ["x", "w", "b"], ["c"]),
-        node("Conv", ["c", "v", "b"], ["d"]),
-        node("Conv", ["d", "w"], ["y"]),
-    ]
+    nodes = [node("Conv", ["x", "w", "b"], ["c"]), node("Conv", ["c", "v", "b"], ["y"])]
+    proto, plain, corrected = quantizers(nodes, weights, tmp_path)
+    assert shifts(proto, corrected).mean() < shifts(proto, plain).mean()
+
+
+def test_layers_without_a_bias_stay_as_they_are(tmp_path):
+    weights = {"w": qdq_nets.weights(6, 6, 1, 1)}
+    nodes = [node("Conv", ["x", "w"], ["c"]), node("Conv", ["c", "w"], ["y"])]
     _, plain, corrected = quantizers(nodes, weights, tmp_path)
     assert corrected.quantized().SerializeToString(deterministic=True) == plain.quantized().SerializeToString(
         deterministic=True

@@ -12,6 +12,7 @@ import tvm_ffi
 from tvm import relax, tirx
 from tvm.target import codegen
 
+from toolchain.architecture import INTRINSICS
 from toolchain.backends.cpu.graph.rewriting import ENTRY
 from toolchain.backends.cpu.kernels.bfloat16.emit import with_portable_definitions
 from toolchain.backends.cpu.layers import PACKED
@@ -21,7 +22,6 @@ from toolchain.errors import InputError
 
 _PRODUCTS = re.compile(r"(?!int8_).*(conv|dense|matmul|attention|_kernel)")
 _CALLS = {"relax.call_tir", "relax.call_tir_inplace"}
-_INSTRUCTIONS = ("llvm.x86.", "llvm.aarch64.", "llvm.arm.")
 
 
 def summary(module: tvm.IRModule, reduced: str) -> str:
@@ -149,4 +149,4 @@ def _has_intrinsics(function: tirx.PrimFunc) -> bool:
             names.append(str(codegen.llvm_get_intrinsic_name(int(call.args[0].value))))
 
     tvm_ffi.structural_walk(function.body, (tvm.ir.Call, note))
-    return any(name.startswith(_INSTRUCTIONS) for name in names)
+    return any(name.startswith(INTRINSICS) for name in names)
