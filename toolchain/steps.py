@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from toolchain import files
-from toolchain.errors import InputError, did_you_mean, reason
+from toolchain.errors import InputError, ToolchainError, did_you_mean, reason
 from toolchain.tensors import TensorSpec
 from toolchain.validation import CONFIG, parse_toml, validate
 
@@ -78,11 +80,14 @@ class LabelRows:
     space: int  # the label that stands for a space; -1 for none
 
 
-def text_of(labels: Sequence[str], space: int, numbers: Iterable[int]) -> str:
-    """Return the text that labels say, by their numbers; the label `space` stands for a space."""
-    parts = [" " if number == space else labels[number] for number in numbers]
-    # SentencePiece marks the beginning of a word so.
-    return "".join(parts).replace("\u2581", " ").strip(" ")
+class Reading(Protocol):
+    """What a plan says of the labels that are read of an output."""
+
+    @property
+    def head(self) -> str: ...
+
+    @property
+    def space(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -235,6 +240,14 @@ class Steps:
         """
         return _parse_all(self.post, self.vocabulary.post, self.vocabulary.manual)
 
+    def text(self, plan: Reading, numbers: Iterable[int]) -> str:
+        """Return the text that labels say, by their numbers; empty if none is read."""
+        if plan.head != "labels" or not self.labels:
+            return ""
+        parts = [" " if number == plan.space else self.labels[number] for number in numbers]
+        # SentencePiece marks the beginning of a word so.
+        return "".join(parts).replace("\u2581", " ").strip(" ")
+
     def check_labels(self, step: Step, classes: int, spec: TensorSpec) -> None:
         """Refuse labels that are not one for each class of an output.
 
@@ -252,6 +265,51 @@ class Steps:
         """The same steps for a command line."""
         options = (("--pre", self.pre), ("--post", self.post))
         return [argument for option, texts in options for text in texts for argument in (option, text)]
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """The steps of a release, as its manifest has them; each kind of input adds a plan, which follows from them."""
+
+    pre: tuple[str, ...]
+    post: tuple[str, ...]
+    labels: tuple[str, ...]
+
+    @property
+    def steps(self) -> Steps:
+        return Steps(self.pre, self.post, self.labels)
+
+
+def pipeline_faults(kind: str, pipeline: Pipeline, resolved: Callable[[], Pipeline]) -> list[str]:
+    """Return what is wrong with the pipeline of a manifest: its plan must follow from its steps."""
+    try:
+        expected = resolved()
+    except ToolchainError as fault:
+        return [f"{kind}: {fault.message}"]
+    return [] if expected == pipeline else [f"{kind}: the plan is not that of the steps"]
+
+
+def check_order(steps: Sequence[Step], stages: Mapping[str, int], order: str) -> None:
+    """Refuse a step before the model that belongs before an earlier one.
+
+    Raises:
+        InputError: There is one.
+    """
+    for first, second in itertools.pairwise(steps):
+        if stages[first.name] > stages[second.name]:
+            raise second.fault(f"it must come before {first.name}", f"the order is: {order}")
+
+
+def check_element(spec: TensorSpec, dtype: Step | None, elements: Sequence[str], kind: str) -> None:
+    """Refuse an input of a type that a kind of input does not become, or of another one than the step says.
+
+    Raises:
+        InputError: It is one.
+    """
+    if spec.dtype not in elements:
+        raise InputError(f"the model's input is {spec.dtype}", hint=f"{kind} become {', '.join(elements)}")
+    if dtype is not None and dtype.choice(VALUE, elements) != spec.dtype:
+        raise dtype.fault(f"the model's input is {spec.dtype}", f"write dtype={spec.dtype}, or leave it out")
 
 
 def _parse_all(texts: Sequence[str], allowed: Mapping[str, Sequence[str]], manual: str) -> list[Step]:

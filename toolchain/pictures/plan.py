@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from toolchain.errors import InputError, ToolchainError
-from toolchain.steps import VALUE, Step, Steps, text_of
+from toolchain.errors import InputError
+from toolchain.steps import VALUE, Pipeline, Step, Steps, check_element, check_order, pipeline_faults
 from toolchain.tensors import TensorSpec
 
 Order = Literal["rgb", "bgr", "gray"]
@@ -68,32 +67,19 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Pictures:
-    """The pipeline of a release, as its manifest has it."""
+class Pictures(Pipeline):
+    """The pipeline of a release for pictures."""
 
-    pre: tuple[str, ...]
-    post: tuple[str, ...]
-    labels: tuple[str, ...]
     plan: Plan
-
-    @property
-    def steps(self) -> Steps:
-        return Steps(self.pre, self.post, self.labels)
 
     def text(self, numbers: Iterable[int]) -> str:
         """Return the text of labels; empty if the release reads none."""
-        if self.plan.head != "labels" or not self.labels:
-            return ""
-        return text_of(self.labels, self.plan.space, numbers)
+        return self.steps.text(self.plan, numbers)
 
 
 def faults(pictures: Pictures, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> list[str]:
-    """Return what is wrong with the pipeline of a manifest: its plan must follow from its steps."""
-    try:
-        expected = resolve(pictures.steps, inputs, outputs)
-    except ToolchainError as fault:
-        return [f"pictures: {fault.message}"]
-    return [] if expected == pictures else ["pictures: the plan is not that of the steps"]
+    """Return what is wrong with the pipeline of a manifest."""
+    return pipeline_faults("pictures", pictures, lambda: resolve(pictures.steps, inputs, outputs))
 
 
 def resolve(steps: Steps, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec] | None) -> Pictures:
@@ -112,12 +98,7 @@ def resolve(steps: Steps, inputs: Sequence[TensorSpec], outputs: Sequence[Tensor
 def _before(steps: Sequence[Step], inputs: Sequence[TensorSpec]) -> Plan:
     if not steps:
         raise InputError("a pipeline needs at least one step before the model", hint="for example: --pre scale=1/255")
-    for first, second in itertools.pairwise(steps):
-        if _STAGES[first.name] > _STAGES[second.name]:
-            raise second.fault(
-                f"it must come before {first.name}",
-                "the order is: resize and color; scale, mean, std; layout and dtype",
-            )
+    check_order(steps, _STAGES, "resize and color; scale, mean, std; layout and dtype")
     by_name = {step.name: step for step in steps}
     if len(inputs) != 1 or len(inputs[0].shape) != _RANK or inputs[0].shape[0] != 1:
         raise InputError(
@@ -152,10 +133,7 @@ def _input_of(spec: TensorSpec, steps: dict[str, Step]) -> Plan:
             f"the model's input {spec} may be nchw or nhwc", hint="add the step layout=nchw or layout=nhwc"
         )
     layout = next(name for name in layouts if name == (requested or fitting[0]))
-    if spec.dtype not in get_args(Element):
-        raise InputError(f"the model's input is {spec.dtype}", hint=f"pictures become {', '.join(get_args(Element))}")
-    if "dtype" in steps and steps["dtype"].choice(VALUE, get_args(Element)) != spec.dtype:
-        raise steps["dtype"].fault(f"the model's input is {spec.dtype}", f"write dtype={spec.dtype}, or leave it out")
+    check_element(spec, steps.get("dtype"), get_args(Element), "pictures")
     dtype = next(name for name in get_args(Element) if name == spec.dtype)
     height, width = spec.shape[2:] if layout == "nchw" else spec.shape[1:3]
     if not (1 <= width <= LARGEST_SIDE and 1 <= height <= LARGEST_SIDE):

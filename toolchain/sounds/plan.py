@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from toolchain.errors import InputError, ToolchainError
-from toolchain.steps import Step, Steps, text_of
+from toolchain.errors import InputError
+from toolchain.steps import Pipeline, Step, Steps, check_element, check_order, pipeline_faults
 from toolchain.tensors import TensorSpec
 
 Convention = Literal["none", "librosa", "torchaudio", "kaldi"]
@@ -33,7 +32,7 @@ MOST_WINDOWS = 4096
 # of the steps before the model: the samples, their features, the values, and how the model's input stores them
 _STAGES = {"wav": 0, "window": 1, "mel": 2, "mfcc": 2, "scale": 3, "mean": 3, "std": 3, "normalize": 3}
 _STAGES |= {"layout": 4, "dtype": 4}
-_ORDER = "the order is: wav; window; mel or mfcc; scale, mean, std, normalize; layout and dtype"
+_ORDER = "wav; window; mel or mfcc; scale, mean, std, normalize; layout and dtype"
 
 
 @dataclass(frozen=True)
@@ -85,32 +84,19 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Sounds:
-    """The pipeline of a release, as its manifest has it."""
+class Sounds(Pipeline):
+    """The pipeline of a release for sounds."""
 
-    pre: tuple[str, ...]
-    post: tuple[str, ...]
-    labels: tuple[str, ...]
     plan: Plan
-
-    @property
-    def steps(self) -> Steps:
-        return Steps(self.pre, self.post, self.labels)
 
     def text(self, numbers: Iterable[int]) -> str:
         """Return the text of labels; empty if the release reads none."""
-        if self.plan.head != "labels" or not self.labels:
-            return ""
-        return text_of(self.labels, self.plan.space, numbers)
+        return self.steps.text(self.plan, numbers)
 
 
 def faults(sounds: Sounds, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> list[str]:
-    """Return what is wrong with the pipeline of a manifest: its plan must follow from its steps."""
-    try:
-        expected = resolve(sounds.steps, inputs, outputs)
-    except ToolchainError as fault:
-        return [f"sounds: {fault.message}"]
-    return [] if expected == sounds else ["sounds: the plan is not that of the steps"]
+    """Return what is wrong with the pipeline of a manifest."""
+    return pipeline_faults("sounds", sounds, lambda: resolve(sounds.steps, inputs, outputs))
 
 
 def resolve(steps: Steps, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec] | None) -> Sounds:
@@ -127,9 +113,7 @@ def resolve(steps: Steps, inputs: Sequence[TensorSpec], outputs: Sequence[Tensor
 
 
 def _before(steps: Sequence[Step], inputs: Sequence[TensorSpec]) -> Plan:
-    for first, second in itertools.pairwise(steps):
-        if _STAGES[first.name] > _STAGES[second.name]:
-            raise second.fault(f"it must come before {first.name}", _ORDER)
+    check_order(steps, _STAGES, _ORDER)
     by_name = {step.name: step for step in steps}
     if "wav" not in by_name:
         raise InputError("steps for sounds begin with wav", hint="for example: --pre wav:rate=16000")
@@ -142,10 +126,7 @@ def _before(steps: Sequence[Step], inputs: Sequence[TensorSpec]) -> Plan:
             hint="leave the pipeline out, and pass the inputs with --input FILE.npz",
         )
     spec, wav = inputs[0], by_name["wav"]
-    if spec.dtype not in get_args(Element):
-        raise InputError(f"the model's input is {spec.dtype}", hint=f"sounds become {', '.join(get_args(Element))}")
-    if "dtype" in by_name and by_name["dtype"].choice("", get_args(Element)) != spec.dtype:
-        raise by_name["dtype"].fault(f"the model's input is {spec.dtype}", f"write dtype={spec.dtype}, or leave it out")
+    check_element(spec, by_name.get("dtype"), get_args(Element), "sounds")
     dtype: Element = next(name for name in get_args(Element) if name == spec.dtype)
     if "rate" not in wav.values:
         raise wav.fault("it needs the sample rate of the model", "for example: wav:rate=16000")
