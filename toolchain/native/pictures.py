@@ -10,10 +10,8 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from toolchain import resources
-from toolchain.errors import InputError
 from toolchain.native import steps
-from toolchain.native.steps import REASON_BYTES
+from toolchain.native.steps import Handle
 from toolchain.pictures import plan as plans
 from toolchain.pictures.plan import Plan
 
@@ -74,13 +72,8 @@ class Computer:
     """Computes the steps of a plan on this machine; not for use by two threads at once."""
 
     def __init__(self, plan: Plan, progress: Callable[[str], None] | None = None) -> None:
-        self._functions, self._plan = steps.library(progress), plan
-        self._handle, self._reason = ctypes.c_void_p(), ctypes.create_string_buffer(REASON_BYTES)
-        self._call("open", ctypes.byref(_plan_struct(plan)), ctypes.byref(self._handle))
-
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None):
-            self._functions.pictures_close(self._handle)
+        self._plan, self._handle = plan, Handle("pictures", "pictures", progress)
+        self._handle.make("open", _plan_struct(plan))
 
     def prepare(self, raw: Raw) -> NDArray[Any]:
         """Return the model's input for a picture.
@@ -97,9 +90,7 @@ class Computer:
             FORMATS.index(raw.format) + 1, raw.width, raw.height, raw.data.ctypes.data, raw.data.nbytes, raw.stride
         )
         picture.chroma_stride = raw.chroma_stride
-        self._call(
-            "prepare", self._handle, ctypes.byref(picture), steps.address(result), ctypes.c_size_t(result.nbytes)
-        )
+        self._handle.call("prepare", ctypes.byref(picture), steps.address(result), ctypes.c_size_t(result.nbytes))
         return result
 
     def find(self, width: int, height: int, output: NDArray[np.float32]) -> NDArray[Any]:
@@ -108,17 +99,7 @@ class Computer:
         Raises:
             InputError: The output has another size.
         """
-        values = np.ascontiguousarray(output, np.float32)
-        objects, count = ctypes.c_void_p(), ctypes.c_size_t()
-        size = ctypes.c_size_t(values.size)
-        self._call(
-            "find", self._handle, width, height, steps.address(values), size, ctypes.byref(objects), ctypes.byref(count)
-        )
-        return steps.objects_at(objects, count)
-
-    def _call(self, function: str, *arguments: Any) -> None:
-        if getattr(self._functions, f"pictures_{function}")(*arguments, self._reason):
-            raise InputError(self._reason.value.decode(), hint=f"{resources.manual('pictures')} describes pictures")
+        return self._handle.find(width, height, output=output)
 
 
 def _plan_struct(plan: Plan) -> _Plan:

@@ -12,10 +12,9 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from toolchain import resources
 from toolchain.errors import InputError
 from toolchain.native import steps
-from toolchain.native.steps import REASON_BYTES
+from toolchain.native.steps import Handle
 from toolchain.sounds import plan as plans
 from toolchain.sounds.plan import Plan
 
@@ -63,13 +62,8 @@ class Computer:
     """Computes the steps of a plan on this machine; not for use by two threads at once."""
 
     def __init__(self, plan: Plan, progress: Callable[[str], None] | None = None) -> None:
-        self._functions, self._plan = steps.library(progress), plan
-        self._handle, self._reason = ctypes.c_void_p(), ctypes.create_string_buffer(REASON_BYTES)
-        self._call("create", ctypes.byref(_plan_struct(plan)), ctypes.byref(self._handle))
-
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None):
-            self._functions.sounds_close(self._handle)
+        self._plan, self._handle = plan, Handle("sounds", "sound", progress)
+        self._handle.make("create", _plan_struct(plan))
 
     def windows(self, sound: Recording) -> int:
         """Return how many windows a sound has.
@@ -81,7 +75,7 @@ class Computer:
         number = FORMATS.index(sound.format) + 1
         data = sound.data.ctypes.data if sound.data.size else None
         given = _Sound(number, sound.rate, sound.channels, data, sound.data.nbytes)
-        self._call("open", self._handle, ctypes.byref(given), ctypes.byref(count))
+        self._handle.call("open", ctypes.byref(given), ctypes.byref(count))
         return count.value
 
     def prepare(self, sound: Recording, window: int | None = None, shape: tuple[int, ...] = ()) -> NDArray[Any]:
@@ -99,7 +93,7 @@ class Computer:
             )
         sides = (plan.frames, plan.bands) if plan.layout == "frames" else (plan.bands, plan.frames)
         result = np.empty(shape or sides, plan.dtype)
-        self._call("prepare", self._handle, window or 0, steps.address(result), ctypes.c_size_t(result.nbytes))
+        self._handle.call("prepare", window or 0, steps.address(result), ctypes.c_size_t(result.nbytes))
         return result
 
     def find(self, output: NDArray[np.float32], window: int = 0) -> NDArray[Any]:
@@ -108,17 +102,7 @@ class Computer:
         Raises:
             InputError: The output has another size.
         """
-        values = np.ascontiguousarray(output, np.float32)
-        objects, count = ctypes.c_void_p(), ctypes.c_size_t()
-        size = ctypes.c_size_t(values.size)
-        self._call(
-            "find", self._handle, window, steps.address(values), size, ctypes.byref(objects), ctypes.byref(count)
-        )
-        return steps.objects_at(objects, count)
-
-    def _call(self, function: str, *arguments: Any) -> None:
-        if getattr(self._functions, f"sounds_{function}")(*arguments, self._reason):
-            raise InputError(self._reason.value.decode(), hint=f"{resources.manual('sound')} describes sounds")
+        return self._handle.find(window, output=output)
 
 
 def _plan_struct(plan: Plan) -> _Plan:

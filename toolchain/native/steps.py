@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolchain import architecture, files, locks, process, resources, temporary
+from toolchain.errors import InputError
 
 _ROOMS = ("steps", "pictures", "sounds")
 # Without contraction, as on devices: all processors round alike.
@@ -25,7 +26,7 @@ _FLAGS = (
     *("-fPIC", "-fvisibility=hidden"),
 )
 _BUILD_S = 600.0
-REASON_BYTES = 192
+_REASON_BYTES = 192
 OBJECT = np.dtype([("label", "<i4"), *((name, "<f4") for name in ("score", "left", "top", "right", "bottom"))])
 """One object: a class with its score, and a box in pixels of a picture, or the seconds from left to right, or zeros."""
 
@@ -34,11 +35,57 @@ def address(array: NDArray[Any]) -> ctypes.c_void_p:
     return ctypes.c_void_p(array.ctypes.data)
 
 
-def objects_at(objects: ctypes.c_void_p, count: ctypes.c_size_t) -> NDArray[Any]:
-    """Copy objects from the library's memory, as an array of `OBJECT`."""
-    if not count.value:
-        return np.empty(0, OBJECT)
-    return np.frombuffer(ctypes.string_at(objects, count.value * OBJECT.itemsize), OBJECT)
+class Handle:
+    """What a room of the library made for a plan; not for use by two threads at once.
+
+    Args:
+        room: `pictures` or `sounds`, how its functions begin.
+        manual: The page that errors name.
+        progress: Called when the library has to be compiled.
+    """
+
+    def __init__(self, room: str, manual: str, progress: Callable[[str], None] | None) -> None:
+        self._handle, self._reason = ctypes.c_void_p(), ctypes.create_string_buffer(_REASON_BYTES)
+        self._functions, self._room, self._manual = library(progress), room, manual
+
+    def __del__(self) -> None:
+        if self._handle:
+            getattr(self._functions, f"{self._room}_close")(self._handle)
+
+    def make(self, function: str, plan: ctypes.Structure) -> None:
+        """Make it by a function that takes the plan.
+
+        Raises:
+            InputError: The plan is wrong.
+        """
+        self._check(function, ctypes.byref(plan), ctypes.byref(self._handle))
+
+    def call(self, function: str, *arguments: Any) -> None:
+        """Call a function on it.
+
+        Raises:
+            InputError: The function refuses the arguments.
+        """
+        self._check(function, self._handle, *arguments)
+
+    def find(self, *place: int, output: NDArray[np.float32]) -> NDArray[Any]:
+        """Return the objects that an output has, as an array of `OBJECT`; `place` are the numbers before the output.
+
+        Raises:
+            InputError: The output has another size.
+        """
+        values = np.ascontiguousarray(output, np.float32)
+        objects, count = ctypes.c_void_p(), ctypes.c_size_t()
+        results = ctypes.byref(objects), ctypes.byref(count)
+        self.call("find", *place, address(values), ctypes.c_size_t(values.size), *results)
+        if not count.value:
+            return np.empty(0, OBJECT)
+        return np.frombuffer(ctypes.string_at(objects, count.value * OBJECT.itemsize), OBJECT)
+
+    def _check(self, function: str, *arguments: Any) -> None:
+        if getattr(self._functions, f"{self._room}_{function}")(*arguments, self._reason):
+            hint = f"{resources.manual(self._manual)} describes {self._room}"
+            raise InputError(self._reason.value.decode(), hint=hint)
 
 
 @functools.cache
