@@ -10,6 +10,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from toolchain import resources
 from toolchain.native import steps
 from toolchain.native.steps import Handle
 from toolchain.pictures import plan as plans
@@ -72,7 +73,7 @@ class Computer:
     """Computes the steps of a plan on this machine; not for use by two threads at once."""
 
     def __init__(self, plan: Plan, progress: Callable[[str], None] | None = None) -> None:
-        self._plan, self._handle = plan, Handle("pictures", "pictures", progress)
+        self._plan, self._handle = plan, Handle("pictures", resources.manual("pictures"), progress)
         self._handle.make("open", _plan_struct(plan))
 
     def prepare(self, raw: Raw) -> NDArray[Any]:

@@ -12,6 +12,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from toolchain import resources
 from toolchain.errors import InputError
 from toolchain.native import steps
 from toolchain.native.steps import Handle
@@ -62,7 +63,7 @@ class Computer:
     """Computes the steps of a plan on this machine; not for use by two threads at once."""
 
     def __init__(self, plan: Plan, progress: Callable[[str], None] | None = None) -> None:
-        self._plan, self._handle = plan, Handle("sounds", "sound", progress)
+        self._plan, self._handle = plan, Handle("sounds", resources.manual("sound"), progress)
         self._handle.make("create", _plan_struct(plan))
 
     def windows(self, sound: Recording) -> int:

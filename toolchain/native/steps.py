@@ -40,7 +40,7 @@ class Handle:
 
     Args:
         room: `pictures` or `sounds`, how its functions begin.
-        manual: The page that errors name.
+        manual: Path of the documentation page that errors name.
         progress: Called when the library has to be compiled.
     """
 
@@ -84,8 +84,7 @@ class Handle:
 
     def _check(self, function: str, *arguments: Any) -> None:
         if getattr(self._functions, f"{self._room}_{function}")(*arguments, self._reason):
-            hint = f"{resources.manual(self._manual)} describes {self._room}"
-            raise InputError(self._reason.value.decode(), hint=hint)
+            raise InputError(self._reason.value.decode(), hint=f"{self._manual} describes {self._room}")
 
 
 @functools.cache
