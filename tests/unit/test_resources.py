@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -17,11 +18,12 @@ def test_a_checkout_has_its_files_at_the_top():
 
 
 def test_hints_name_pages_that_there_are():
-    pages = {
-        text.split("'")[1] if "'" in text else text.split('"')[1]
+    calls = [
+        call
         for path in resources.PACKAGE.rglob("*.py")
-        for text in path.read_text(encoding="utf-8").split("resources.manual(")[1:]
-    }
+        for call in re.findall(r"resources\.manual\((.*?)\)", path.read_text(encoding="utf-8"))
+    ]
+    pages = {call.strip("\"'") for call in calls}
     assert pages >= {"android", "containers"}
     assert all((ROOT / resources.manual(page)).is_file() for page in pages)
 
