@@ -18,6 +18,7 @@ Dot = Literal["vpdpbusd", "sdot", "smull", "vmull", ""]
 Bfloat16 = Literal["vdpbf16ps", "portable", ""]
 
 _KIB = 1024
+_AMX = {"amx-tile", "amx-bf16", "amx-int8"}
 _IN_ORDER = frozenset(f"cortex-a{number}" for number in (5, 7, 8, 35, 53, 55, 510, 520))
 
 
@@ -39,6 +40,7 @@ class Machine:
         vmla: Whether products are added by an instruction that LLVM does not choose by itself; see `emit.multiply_add`.
         permutes: Whether an instruction takes one of 16 floats for each lane, by the lowest bits of a whole number.
         rounds: Whether an instruction rounds floats to whole numbers; see `numerics`.
+        tiles: Whether it has a matrix unit, AMX, which multiplies tiles of bfloat16 and of bytes.
         bfloat16: How layers in bfloat16 add the products of pairs: by an instruction, or by several; empty if no layer
             is in bfloat16.
         float16: Whether tensors in blocks, and products, are in float16; then `lanes` are those of 16 bits, and a
@@ -58,6 +60,7 @@ class Machine:
     vmla: bool = False
     permutes: bool = False
     rounds: bool = True
+    tiles: bool = False
     bfloat16: Bfloat16 = ""
     float16: bool = False
     weight_bits: int = 0
@@ -116,7 +119,7 @@ def _arm(processor: Architecture, features: set[str], cores: int) -> Machine:
 def _x86(processor: Architecture, features: set[str], cores: int) -> Machine:
     dot: Dot = "vpdpbusd" if features & {"avx512vnni", "avxvnni"} else ""
     if "avx512f" in features:
-        return Machine(16, 32, dot, cores, l2_bytes=1024 * _KIB, permutes=True)
+        return Machine(16, 32, dot, cores, l2_bytes=1024 * _KIB, permutes=True, tiles=features >= _AMX)
     return Machine(8 if "avx" in features else processor.lanes, 16, dot, cores)
 
 

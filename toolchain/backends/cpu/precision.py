@@ -14,7 +14,7 @@ from tvm.target import codegen
 
 from toolchain.architecture import INTRINSICS
 from toolchain.backends.cpu.graph.rewriting import ENTRY
-from toolchain.backends.cpu.kernels.bfloat16.emit import with_portable_definitions
+from toolchain.backends.cpu.kernels.emit import portable
 from toolchain.backends.cpu.layers import PACKED
 from toolchain.backends.cpu.machine import Machine
 from toolchain.backends.graph.values import name_of
@@ -127,7 +127,7 @@ def on_any_x86(module: tvm.IRModule, machine: Machine, target: tvm.target.Target
         if not is_here and _has_intrinsics(function):
             name = variable.name_hint
             raise InputError(f"{name} has instructions of {target.attrs['mcpu']}, which this machine lacks")
-        functions[variable] = with_portable_definitions(function, machine).without_attr("target")
+        functions[variable] = portable(function).without_attr("target")
     return tvm.IRModule(functions, module.attrs, module.global_infos)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import tirx
 from tvm.ir import prim
 from tvm.script.ir_builder import IRBuilder
@@ -326,9 +327,34 @@ LLVM_TEXT = "pragma_import_llvm"
 """The attribute of a statement whose calls of functions are defined in a text of LLVM's language."""
 
 
-def with_llvm(function: tirx.PrimFunc, text: str) -> tirx.PrimFunc:
-    """Return a kernel together with the definitions of functions that it calls; LLVM inlines them."""
+_PORTABLE = "toolchain.portable"  # a kernel's attribute: its texts, and those that any processor can run
+
+
+def with_llvm(function: tirx.PrimFunc, text: str, portable: str | None = None) -> tirx.PrimFunc:
+    """Return a kernel together with the definitions of functions that it calls; LLVM inlines them.
+
+    Args:
+        function: The kernel.
+        text: The definitions.
+        portable: Others without special instructions: see `portable`.
+    """
+    if portable is not None:
+        texts = dict(function.attrs.get(_PORTABLE, {})) if function.attrs else {}
+        function = function.with_attr(_PORTABLE, {**texts, text: portable})
     return function.with_body(tirx.AttrStmt(tirx.const(0, "int32"), LLVM_TEXT, tvm.ir.StringImm(text), function.body))
+
+
+def portable(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return a kernel with the portable definitions that `with_llvm` got, if it got some."""
+    texts = {str(text): str(other) for text, other in ((function.attrs or {}).get(_PORTABLE) or {}).items()}
+
+    def replaced(statement: tirx.AttrStmt) -> tirx.AttrStmt:
+        if statement.attr_key != LLVM_TEXT or str(statement.value.value) not in texts:
+            return statement
+        text = texts[str(statement.value.value)]
+        return tirx.AttrStmt(statement.node, statement.attr_key, tvm.ir.StringImm(text), statement.body)
+
+    return function.with_body(tvm_ffi.structural_map(function.body, (tirx.AttrStmt, replaced)))
 
 
 # --- multiplications whose product is added --------------------------------------------------------------------------

@@ -51,8 +51,8 @@ def _with_rounding(
     layer: Conv, machine: Machine, candidates: Sequence[tuple[Config, float]]
 ) -> list[tuple[Config, float]]:
     rounding = _rounding(layer.data)
-    share = rounding / emit.worker_count(rounding, machine.cores)
-    return [(config, cost + share) for config, cost in candidates]
+    share, slow = rounding / emit.worker_count(rounding, machine.cores), bfloat16.product_cost(machine)
+    return [(config, slow * cost + share) for config, cost in candidates]
 
 
 def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -> NDArray[np.int32]:

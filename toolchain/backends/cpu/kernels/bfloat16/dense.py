@@ -33,7 +33,9 @@ def configs(layer: Dense, machine: Machine) -> list[tuple[Config, float]]:
     paired = _in_pairs(layer, machine)
     rounding = bfloat16.ROUNDING * layer.rows * paired.inputs * PAIR / machine.lanes
     share = rounding / emit.worker_count(rounding, machine.cores)
-    return [(config, cost + share) for config, cost in dense.configs(paired, machine)]
+    # A single row waits for its weights.
+    slow = bfloat16.product_cost(machine) if layer.rows > 1 else 1
+    return [(config, slow * cost + share) for config, cost in dense.configs(paired, machine)]
 
 
 def pack(layer: Dense, machine: Machine, config: Config, weights: NDArray[Any]) -> NDArray[np.int32]:

@@ -11,8 +11,6 @@ The instructions flush subnormal numbers to zero, and round each product of a pa
 from __future__ import annotations
 
 import numpy as np
-import tvm
-import tvm_ffi
 from numpy.typing import NDArray
 from tvm import tirx
 
@@ -26,9 +24,16 @@ PAIR = 2
 ROUNDING = 3
 """Vector operations that load, round and store one vector of floats."""
 
+_SLOW = 4  # times as long as a multiply-add of float32: measured on an Emerald Rapids
+
 _DOT, _ROUND, _PAIR = "toolchain_bfloat16_dot", "toolchain_bfloat16_round", "toolchain_bfloat16_pair"
 _HALF = 16  # bits
 _QUIET = 0x40  # the bit that makes the upper half of a NaN one
+
+
+def product_cost(machine: Machine) -> float:
+    """Return what `multiply_add` costs, in the unit of `kernels.Candidate`: processors with AMX have it for AMX alone."""
+    return _SLOW if machine.tiles else 1
 
 
 def multiply_add(machine: Machine, total: Expr, weights: Expr, numbers: Expr) -> Expr:
@@ -67,25 +72,14 @@ def pair_up(weights: NDArray[np.float32], pairs: int) -> NDArray[np.int32]:
 
 def with_definitions(function: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc:
     """Return a kernel together with what its calls of `multiply_add`, `round_pairs` and `pair` call."""
-    return emit.with_llvm(function, _definitions(machine.lanes, has_instructions=machine.bfloat16 == "vdpbf16ps"))
-
-
-def with_portable_definitions(function: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc:
-    """Return a kernel of `with_definitions` with the portable bodies."""
-    text, portable = (_definitions(machine.lanes, has_instructions=has) for has in (True, False))
-
-    def replaced(statement: tirx.AttrStmt) -> tirx.AttrStmt:
-        if statement.attr_key != emit.LLVM_TEXT or str(statement.value.value) != text:
-            return statement
-        return tirx.AttrStmt(statement.node, statement.attr_key, tvm.ir.StringImm(portable), statement.body)
-
-    return function.with_body(tvm_ffi.structural_map(function.body, (tirx.AttrStmt, replaced)))
+    own, portable = (_definitions(machine.lanes, has_instructions=has) for has in (True, False))
+    return emit.with_llvm(function, own if machine.bfloat16 == "vdpbf16ps" else portable, portable)
 
 
 def _definitions(lanes: int, *, has_instructions: bool) -> str:
     floats, integers = f"<{lanes} x float>", f"<{lanes} x i32>"
     pairs, halves = f"<{lanes // PAIR} x i32>", f"<{lanes} x i16>"
-    dot, rounding = (_dot_instruction, _round_instruction) if has_instructions else (_portable_dot, _portable_round)
+    dot, rounding = (_dot_instruction, _round_instruction) if has_instructions else (portable_dot, _portable_round)
     return (
         f"define {floats} @{_DOT}({floats} %total, {integers} %a, {integers} %b) alwaysinline nounwind {{\n"
         f"{dot(lanes)}  ret {floats} %sum\n}}\n"
@@ -130,7 +124,8 @@ def _round_instruction(lanes: int) -> str:
     )
 
 
-def _portable_dot(lanes: int) -> str:
+def portable_dot(lanes: int) -> str:
+    """Return LLVM code that adds the products of the pairs of %a and %b to %total, as %sum."""
     floats, integers = f"<{lanes} x float>", f"<{lanes} x i32>"
     lines = []
     for name in "ab":  # a bfloat16 is the upper half of a float32

@@ -84,7 +84,7 @@ def configs(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
 
 
 def _estimate(layer: Conv, config: Config, machine: Machine) -> float:
-    quads, apart = _reads_quads(layer, machine), layer.strides[1] > 1 or _is_matrix(layer)
+    quads, apart = _reads_quads(layer, machine), layer.strides[1] > 1 or is_matrix(layer)
     layer, rows = _flatten(layer, config)
     steps = layer.kernel[0] * layer.kernel[1] * layer.data.blocks * layer.data.lanes // GROUP
     streamed = steps * config.blocks * machine.lanes * GROUP > machine.l1_bytes
@@ -110,8 +110,8 @@ def _is_pointwise(layer: Conv) -> bool:
     return (layer.kernel, layer.strides, layer.padding) == ((1, 1), (1, 1), (0, 0, 0, 0))
 
 
-def _is_matrix(layer: Conv) -> bool:
-    """Whether it is a product of matrices: each image has one pixel."""
+def is_matrix(layer: Conv) -> bool:
+    """Whether a layer is a product of matrices: each image has one pixel."""
     return _is_pointwise(layer) and layer.data.height == layer.data.width == 1 < layer.data.batch
 
 
@@ -125,7 +125,7 @@ def _flatten(layer: Conv, config: Config) -> tuple[Conv, int]:
         return layer, config.rows
 
     def long(activation: Activation) -> Activation:
-        if _is_matrix(layer):
+        if is_matrix(layer):
             return replace(activation, batch=1, width=activation.batch)
         if activation.height == activation.width == 1:  # it goes with all pixels
             return activation
@@ -185,7 +185,7 @@ class _ByteConvWriter:
         self._offsets = rest.pop(0) if layer.offset else None
         self._windows: Any = None  # sums of the bytes of each window, if they are needed
         self._parameters, *others = rest
-        self._images = layer if _is_matrix(layer) else None  # those of one pixel that a long row is made of
+        self._images = layer if is_matrix(layer) else None  # those of one pixel that a long row is made of
         self._finish = int8.ByteEpilogue(self._images or self._layer, machine, self._parameters, others, out)
 
     def write(self) -> None:
@@ -364,7 +364,7 @@ class _ByteConvWriter:
 
 def _reads_quads(layer: Conv, machine: Machine) -> bool:
     """Whether neighbouring pixels are loaded together: where products take any lane of a vector for all lanes."""
-    one_row = layer.strides[1] == 1 and not _is_matrix(layer)
+    one_row = layer.strides[1] == 1 and not is_matrix(layer)
     return machine.dot == "sdot" and layer.data.lanes == GROUP and one_row
 
 

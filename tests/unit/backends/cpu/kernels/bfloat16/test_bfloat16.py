@@ -137,7 +137,7 @@ def test_a_kernel_with_instructions_runs_anywhere_once_they_are_replaced():
     kind = with_bfloat16(machine(ZEN_4), ZEN_4)
     config = dense.configs(LAYERS[0], kind)[0][0]
     data, weights = random((4, 250)), random((128, 250), 1)
-    function = bfloat16.with_portable_definitions(dense.kernel(LAYERS[0], kind, config), kind)
+    function = emit.portable(dense.kernel(LAYERS[0], kind, config))
     actual = run(function, [data, dense.pack(LAYERS[0], kind, config, weights)], np.zeros((4, 128), np.float32))
     np.testing.assert_allclose(actual, rounded(data) @ rounded(weights).T, rtol=1e-5, atol=1e-4)
 

@@ -1,0 +1,110 @@
+"""Convolutions in bfloat16 by the matrix unit: see `product`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm import tirx
+from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
+
+from toolchain.backends.cpu.kernels import direct, emit
+from toolchain.backends.cpu.kernels.bfloat16 import emit as bfloat16
+from toolchain.backends.cpu.kernels.emit import Buffer, Expr
+from toolchain.backends.cpu.kernels.tiles import product
+from toolchain.backends.cpu.kernels.tiles.instructions import SIDE
+from toolchain.backends.cpu.kernels.tiles.product import WORDS_PER_PIXEL, Config, Filter, Product, ProductWriter
+from toolchain.backends.cpu.layers import Conv, Layer
+from toolchain.backends.cpu.machine import Machine
+
+__all__ = ["NAME", "Config", "configs", "covers", "filter_of", "kernel", "pack"]
+
+NAME = "bfloat16_tiles"
+
+_FINISH, _POST_OP = 8, 4  # a vector of the result, and each post-op: in the unit of `kernels.Candidate`
+_LONG = 40  # a post-op of some twenty operations
+
+
+def covers(layer: Layer) -> bool:
+    """Whether this template can compute a layer."""
+    if not isinstance(layer, Conv) or layer.groups != 1 or not direct.covers(layer):
+        return False
+    return layer.data.lanes == layer.out.lanes == SIDE
+
+
+def configs(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
+    """List the candidates with their estimated costs, the cheapest first."""
+    vectors = layer.data.batch * layer.data.blocks * layer.data.height * layer.data.width
+    if layer.kernel == (1, 1):  # pixels between those that a stride takes are not read
+        vectors = vectors * layer.out.height * layer.out.width // (layer.data.height * layer.data.width)
+    return product.candidates(_product(layer), machine, finish_cost(layer), bfloat16.ROUNDING * vectors)
+
+
+def finish_cost(layer: Conv) -> float:
+    """Return what a vector of the result costs."""
+    return _FINISH + (_LONG if emit.is_long(layer.epilogue) else 0) + _POST_OP * len(layer.epilogue)
+
+
+def filter_of(layer: Conv) -> Filter:
+    """Return what a convolution reads."""
+    return Filter(
+        (layer.out.height, layer.out.width),
+        layer.kernel,
+        layer.strides,
+        layer.dilation,
+        layer.padding[:2],
+        (layer.data.height, layer.data.width),
+    )
+
+
+def _product(layer: Conv) -> Product:
+    return Product(filter_of(layer), layer.data.channels, layer.out.blocks, layer.data.batch, is_bytes=False)
+
+
+def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -> NDArray[np.int32]:  # noqa: ARG001
+    """Return weights [out, in, height, width] as the kernel reads them: see `Product.packed`."""
+    described = _product(layer)
+    padded = np.zeros((described.blocks * SIDE, *weights.shape[1:]), np.float32)
+    padded[: len(weights)] = weights
+    return described.pack(config, bfloat16.pair_up(padded, described.sources * WORDS_PER_PIXEL))
+
+
+def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
+    described = _product(layer)
+
+    def body(*buffers: Any) -> None:
+        _ConvWriter(layer, machine, described, config, buffers).write()
+
+    arguments = direct.arguments(layer, emit.Argument("weights", described.packed(config), "int32"))
+    function = bfloat16.with_definitions(emit.kernel(arguments, body, {}), machine)
+    return product.with_definitions(function, described.group(config))
+
+
+class _ConvWriter(ProductWriter):
+    def __init__(self, layer: Conv, machine: Machine, described: Product, config: Config, buffers: Any) -> None:
+        self._data, weights, *rest, self._out = buffers
+        super().__init__(described, config, machine.cores, weights, rest.pop(0) if layer.bias else None)
+        self._layer, self._machine, self._others = layer, machine, rest
+
+    def piece(self, image: Expr, number: Expr, row: Expr, column: Expr) -> Expr:
+        data = self._layer.data
+        block = tirx.min(number, data.blocks - 1) if data.blocks % 2 else number
+        vector = self._data[emit.ramp(emit.offset(data, image, block, row, column), SIDE)]
+        # What follows the last channel may be any number, whose product with zero need not be zero.
+        if data.channels % (2 * SIDE):
+            channels = emit.ramp(number * SIDE, SIDE)
+            is_channel = channels < emit.splat(data.channels, SIDE, "int32")
+            vector = tirx.Select(is_channel, vector, emit.splat(0.0, SIDE))
+        return bfloat16.round_pairs(self._machine, T.Bind(vector))
+
+    def finish(self, sums: Buffer, place: tuple[Expr, Expr], row: Expr, columns: tuple[Expr, Expr], first: Expr) -> None:
+        out, (image, group), (begin, end) = self._layer.out, place, columns
+        for number in range(self._config.blocks):
+            block = T.Bind(group * self._config.blocks + number)
+            line = T.Bind(first + number * self._config.pixels * SIDE)
+            with T.serial(0, end - begin) as pixel:
+                coordinates = (image, block, row, T.Bind(begin + pixel))
+                value = T.Bind(sums[emit.ramp((line + pixel) * SIDE, SIDE)])
+                result = emit.apply_epilogue(value, self._layer.epilogue, self._others, coordinates, SIDE)
+                T.buffer_store(self._out, result, [emit.ramp(emit.offset(out, *coordinates), SIDE)])
