@@ -292,7 +292,7 @@ class Cpu(Backend):
             return precision.without_target(module)
         if self.machine.weight_bits:
             return precision.on_any_processor(module, self.machine, self.host)
-        return precision.on_any_x86(module, self.machine, self.host)
+        return precision.on_any_x86(module, self.host)
 
     @property
     def shipped(self) -> str:

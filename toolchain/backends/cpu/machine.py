@@ -185,8 +185,9 @@ def llvm_target(board: Board) -> tvm.target.Target:
     description: dict[str, Any] = {"kind": "llvm", "mtriple": triple, "mcpu": mcpu}
     if triple.endswith("hf"):  # LLVM passes floats in integer registers unless the ABI is set
         description["mfloat-abi"] = "hard"
-    if board.target.mattr:
-        description["mattr"] = list(board.target.mattr)
+    features = [*board.target.mattr, *(_hidden(mcpu) if board.target.mcpu == NATIVE else [])]
+    if features:
+        description["mattr"] = features
     # MetaSchedule and the kernels' costs count the cores.
     if board.cores:
         description["num-cores"] = board.cores
@@ -204,11 +205,26 @@ def cpu_features(board: Board) -> tuple[str, ...]:
     if board.target.mcpu != NATIVE:
         return board.cpu_features
     used = {_normalized(str(name)) for name in codegen.llvm_get_cpu_features(llvm_target(board))}
+    return tuple(sorted(flag for flag in _flags() if _normalized(flag) in used))
+
+
+def _hidden(mcpu: str) -> list[str]:
+    """List what switches off the vector and matrix instructions that CPUs of this kind have, and this one lacks.
+
+    A virtual machine may hide them, and Linux those that it does not support, while LLVM goes by the CPU's model.
+    """
+    usual = map(str, codegen.llvm_get_cpu_features(tvm.target.Target({"kind": "llvm", "mcpu": mcpu})))
+    here = {_normalized(flag) for flag in _flags()}
+    return sorted(f"-{name}" for name in usual if name.startswith(("avx", "amx")) and _normalized(name) not in here)
+
+
+def _flags() -> list[str]:
+    """List the features that Linux names for this machine's CPU."""
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         name, _, value = line.partition(":")
         if name.strip() in {"flags", "Features"}:
-            return tuple(sorted(flag for flag in value.split() if _normalized(flag) in used))
-    return ()
+            return value.split()
+    return []
 
 
 def _normalized(feature: str) -> str:

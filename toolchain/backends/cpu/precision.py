@@ -103,16 +103,15 @@ def on_any_processor(module: tvm.IRModule, machine: Machine, target: tvm.target.
     """
     if machine.vmla:
         raise InputError(f"kernels have instructions of {target.attrs['mcpu']}, which this machine lacks")
-    return on_any_x86(module, machine, target)
+    return on_any_x86(module, target)
 
 
-def on_any_x86(module: tvm.IRModule, machine: Machine, target: tvm.target.Target) -> tvm.IRModule:
-    """Return a module of scheduled kernels with portable code for bfloat16.
+def on_any_x86(module: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+    """Return a module of scheduled kernels with portable code for bfloat16 and for tiles.
 
     Args:
         module: The module.
-        machine: The processor that the kernels were written for.
-        target: The same as a target.
+        target: The processor that the kernels were written for.
 
     Raises:
         InputError: A kernel has other instructions, and this machine is not a processor of that kind.

@@ -65,7 +65,8 @@ class Planning:
     """
 
     def __init__(self, block: Block, machine: Machine, without: frozenset[str]) -> None:
-        self.block, self.lanes, self._without = block, machine.lanes, without
+        self.block, self.lanes = block, machine.lanes
+        self._without = without | kernels.lacking(machine)
         self._float16 = machine.float16
         self.byte, self.adds_pairs = byte_of(machine), machine.adds_pairs
         self.items: list[Item] = []

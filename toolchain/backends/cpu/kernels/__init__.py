@@ -63,6 +63,7 @@ _TEMPLATES: dict[str, ModuleType] = {
     )
 }
 _IN_BFLOAT16 = {module.NAME for module in (bfloat16, bfloat16_dense, bfloat16_attention, tiles, tiles_dense)}
+_WITH_TILES = frozenset({tiles.NAME, tiles_dense.NAME, int8_tiles.NAME})
 _IN_FLOAT16 = {float16.NAME, float16_depthwise.NAME, float16_winograd.NAME, float16_dense.NAME}
 
 NAMES = tuple(_TEMPLATES)
@@ -120,6 +121,11 @@ class Candidate:
 def is_covered(layer: Layer, without: frozenset[str] = frozenset()) -> bool:
     """Whether some template can compute a layer, but for those that must not be used."""
     return bool(_covering(layer, without))
+
+
+def lacking(machine: Machine) -> frozenset[str]:
+    """Name the templates that need a part which a processor lacks."""
+    return frozenset() if machine.tiles else _WITH_TILES
 
 
 def _covering(layer: Layer, without: frozenset[str]) -> list[ModuleType]:
@@ -215,10 +221,8 @@ def in_bfloat16(layer: _Layer, machine: Machine, without: frozenset[str] = froze
     if isinstance(layer, Dense) and layer.bits:
         return layer
     rounded = replace(layer, bfloat16=True)
-    if not is_covered(rounded, without):
-        return layer
     ranked, floats = (candidates(precision, machine, without=without) for precision in (rounded, layer))
-    return layer if floats and floats[0].cost <= ranked[0].cost else rounded
+    return layer if not ranked or (floats and floats[0].cost <= ranked[0].cost) else rounded
 
 
 def choice(document: dict[str, Any]) -> Choice | None:

@@ -39,7 +39,11 @@ def configs(layer: Attention, machine: Machine) -> list[tuple[Config, float]]:
 
     def cost(config: Config, exact: float) -> float:
         parts = attention.parts(layer, machine, config)
-        return exact + products * (bfloat16.product_cost(machine) / PAIR - 1) + (rounded * parts + of_queries) * heads / cores
+        return (
+            exact
+            + products * (bfloat16.product_cost(machine) / PAIR - 1)
+            + (rounded * parts + of_queries) * heads / cores
+        )
 
     candidates = [(config, cost(config, exact)) for config, exact in attention.configs(layer, machine)]
     return sorted(candidates, key=lambda candidate: candidate[1])

@@ -24,7 +24,7 @@ PAIR = 2
 ROUNDING = 3
 """Vector operations that load, round and store one vector of floats."""
 
-_SLOW = 4  # times as long as a multiply-add of float32: measured on an Emerald Rapids
+_SLOW = 4  # times as long as a multiply-add of float32, on processors with AMX: measured on an Emerald Rapids
 
 _DOT, _ROUND, _PAIR = "toolchain_bfloat16_dot", "toolchain_bfloat16_round", "toolchain_bfloat16_pair"
 _HALF = 16  # bits
@@ -32,7 +32,7 @@ _QUIET = 0x40  # the bit that makes the upper half of a NaN one
 
 
 def product_cost(machine: Machine) -> float:
-    """Return what `multiply_add` costs, in the unit of `kernels.Candidate`: processors with AMX have it for AMX alone."""
+    """Return what `multiply_add` costs, in the unit of `kernels.Candidate`."""
     return _SLOW if machine.tiles else 1
 
 

@@ -98,7 +98,9 @@ class _ConvWriter(ProductWriter):
             vector = tirx.Select(is_channel, vector, emit.splat(0.0, SIDE))
         return bfloat16.round_pairs(self._machine, T.Bind(vector))
 
-    def finish(self, sums: Buffer, place: tuple[Expr, Expr], row: Expr, columns: tuple[Expr, Expr], first: Expr) -> None:
+    def finish(
+        self, sums: Buffer, place: tuple[Expr, Expr], row: Expr, columns: tuple[Expr, Expr], first: Expr
+    ) -> None:
         out, (image, group), (begin, end) = self._layer.out, place, columns
         for number in range(self._config.blocks):
             block = T.Bind(group * self._config.blocks + number)

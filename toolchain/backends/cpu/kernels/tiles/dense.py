@@ -28,7 +28,7 @@ _LONG = 40  # a post-op of some twenty operations
 
 def covers(layer: Layer) -> bool:
     """Whether this template can compute a layer."""
-    return dense.covers(layer) and layer.inputs % SIDE == 0
+    return isinstance(layer, Dense) and dense.covers(layer) and layer.inputs % SIDE == 0
 
 
 def configs(layer: Dense, machine: Machine) -> list[tuple[Config, float]]:
@@ -80,7 +80,14 @@ class _DenseWriter(ProductWriter):
         is_input = emit.splat(number, SIDE, "int32") < emit.splat(vectors, SIDE, "int32")
         return bfloat16.round_pairs(self._machine, T.Bind(tirx.Select(is_input, vector, emit.splat(0.0, SIDE))))
 
-    def finish(self, sums: Buffer, place: tuple[Expr, Expr], row: Expr, columns: tuple[Expr, Expr], first: Expr) -> None:  # noqa: ARG002
+    def finish(
+        self,
+        sums: Buffer,
+        place: tuple[Expr, Expr],
+        row: Expr,  # noqa: ARG002
+        columns: tuple[Expr, Expr],
+        first: Expr,
+    ) -> None:
         (_, group), (begin, end), blocks = place, columns, self._config.blocks
         lines = [first + number * self._config.pixels * SIDE for number in range(blocks)]
         for outputs in self._rows_of_result.ends(group):

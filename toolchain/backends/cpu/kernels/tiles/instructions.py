@@ -7,7 +7,8 @@ pixels, 16 outputs). Each 32 bits of a factor hold neighbouring channels: two nu
 Each function has two bodies: the instructions, and portable code that keeps its sums in memory, by which the same
 kernels can be tested on any processor. Linux lets a process use the unit after it has asked: the first kernel asks.
 
-Source: Intel SDM volume 1, chapter 18, and volume 2 (TILELOADD, TDPBF16PS, TDPBUSD); Linux, Documentation/arch/x86/xstate.rst.
+Source: Intel SDM volume 1, chapter 18, and volume 2 (TILELOADD, TDPBF16PS, TDPBUSD); Documentation/arch/x86/xstate.rst
+of Linux.
 """
 
 from __future__ import annotations
@@ -227,10 +228,10 @@ def _portable(group: Group) -> str:
         starts.append(f"%from.{number} = getelementptr i8, ptr %initial, i64 {block * _ROW_BYTES}")
         starts.append(f"%initial.{number} = load {vector}, ptr %from.{number}, align 4")
         for row in range(SIDE):
-            place = f"%to.{number}.{row}"
-            address = f"{place} = getelementptr i8, ptr %sums, i64 {number * _TILE_BYTES + row * _ROW_BYTES}"
-            starts += [address, f"store {vector} %initial.{number}, ptr {place}, align 4"]
-            zeros += [address, f"store {vector} zeroinitializer, ptr {place}, align 4"]
+            line = f"%line.{number}.{row}"
+            address = f"{line} = getelementptr i8, ptr %sums, i64 {number * _TILE_BYTES + row * _ROW_BYTES}"
+            starts += [address, f"store {vector} %initial.{number}, ptr {line}, align 4"]
+            zeros += [address, f"store {vector} zeroinitializer, ptr {line}, align 4"]
         for name, place in (("sums", number), ("numbers", pixel), ("weights", block)):
             steps.append(f"%{name}.{number} = getelementptr i8, ptr %{name}, i64 {place * _TILE_BYTES}")
         steps.append(f"call void @{tile}(ptr %sums.{number}, ptr %numbers.{number}, ptr %weights.{number})")

@@ -90,7 +90,9 @@ class _ByteWriter(ProductWriter):
         zero = tirx.Cast(self._layer.data.dtype, tirx.Cast("int32", self._parameters[0]))
         return tirx.reinterpret("int32x4", tirx.Broadcast(T.Bind(zero), SIDE))
 
-    def finish(self, sums: Buffer, place: tuple[Expr, Expr], row: Expr, columns: tuple[Expr, Expr], first: Expr) -> None:
+    def finish(
+        self, sums: Buffer, place: tuple[Expr, Expr], row: Expr, columns: tuple[Expr, Expr], first: Expr
+    ) -> None:
         (image, group), (begin, end) = place, columns
         above = T.Bind(emit.splat(self._parameters[1], SIDE))
         together = 1 if self._is_matrix else int8.FOUR

@@ -204,9 +204,7 @@ class ProductWriter:
     piece_words = 8
     """Numbers of 32 bits that are copied at once."""
 
-    def __init__(
-        self, product: Product, config: Config, cores: int, weights: Buffer, initial: Buffer | None
-    ) -> None:
+    def __init__(self, product: Product, config: Config, cores: int, weights: Buffer, initial: Buffer | None) -> None:
         """Take the flat buffers of the packed weights, and of what the sums start from."""
         self._product, self._config, self._cores = product, config, cores
         self._weights, self._initial = weights, initial
@@ -223,7 +221,9 @@ class ProductWriter:
         """Return a piece of the padding."""
         return emit.splat(0, self.piece_words, "int32")
 
-    def finish(self, sums: Buffer, place: tuple[Expr, Expr], row: Expr, columns: tuple[Expr, Expr], first: Expr) -> None:
+    def finish(
+        self, sums: Buffer, place: tuple[Expr, Expr], row: Expr, columns: tuple[Expr, Expr], first: Expr
+    ) -> None:
         """Write what becomes of the sums of some pixels in a row.
 
         Args:
