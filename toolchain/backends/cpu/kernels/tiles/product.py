@@ -5,6 +5,9 @@ channels, with its padding, so that a tile of 16 pixels in a row lies together. 
 pixel, for example: the copy puts these together too, as images of their own (`phases`), and every tap of the filter
 finds its 16 pixels in one place. Where a filter is wider than one pixel, rows of the copy are longer than those of the
 result: sums of the pixels in between are thrown away.
+
+Where each pixel of the result sees one pixel of the data, each core copies just those pixels that it multiplies next,
+if there are enough of such strips for all cores: the copy stays in the caches.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ WORDS_PER_PIXEL = 16
 """Numbers of 32 bits of a pixel: 64 bytes of channels."""
 
 _SHARES_PER_CORE = 4  # of the work: what a busy neighbour delays is a quarter
+_LARGE = 1 << 20  # bytes of weights that are not read again for each strip of pixels
 
 # Costs in the unit of `kernels.Candidate`: half a cycle of a processor with two multiply-adds in a cycle.
 _PRODUCT = 32  # of two tiles
@@ -94,6 +98,11 @@ class Filter:
         return (self.result[0] - 1) * self.reach(1) + self.result[1]
 
     @property
+    def is_flat(self) -> bool:
+        """Whether each pixel of the result sees the same pixel of the data."""
+        return self.size == self.stride == (1, 1) and self.before == (0, 0) and self.result == self.source
+
+    @property
     def taps(self) -> list[int]:
         """For each tap, the pixel of the copy that the first pixel of the result sees."""
         size, images = self.reach(0) * self.reach(1), self.images
@@ -147,6 +156,11 @@ class Product:
     def strips(self, config: Config) -> int:
         """Return how many groups of tiles the pixels of an image are."""
         return -(-self.filter.positions // (config.pixels * SIDE))
+
+    def copies_strips(self, config: Config, cores: int) -> bool:
+        """Whether a strip of pixels is copied when it is multiplied, and not the whole data before."""
+        weights = self.sources * self.blocks * WORDS * 4
+        return self.filter.is_flat and weights <= _LARGE and self.batch * self.strips(config) >= 2 * cores
 
     def packed(self, config: Config) -> tuple[int, ...]:
         """Return the shape of the weights: [groups, sources, taps, blocks, 16 words, 16 outputs], and 4 of bytes."""
@@ -238,6 +252,9 @@ class ProductWriter:
     def write(self) -> None:
         product, config = self._product, self._config
         instructions.check_permission()
+        if product.copies_strips(config, self._cores):
+            self._write_strips()
+            return
         copied = self._copy()
         groups, strips = product.blocks // config.blocks, product.strips(config)
         work = product.batch * groups * strips
@@ -248,17 +265,53 @@ class ProductWriter:
             instructions.begin()
             with T.serial(first, last) as number:
                 image, group = T.Bind(number // (groups * strips)), T.Bind(number // strips % groups)
-                self._sum_up(sums, copied, (image, group), T.Bind(number % strips * (config.pixels * SIDE)))
+                first_pixel = T.Bind(number % strips * (config.pixels * SIDE))
+                base = T.Bind(image * (product.sources * product.filter.pixels) + first_pixel)
+                self._sum_up(sums, (copied, base, product.filter.pixels), (image, group), first_pixel)
             instructions.end()
 
-    def _sum_up(self, sums: Buffer, copied: Buffer, place: tuple[Expr, Expr], first: Expr) -> None:
-        """Write the sums of a group of tiles, and what becomes of them; `first` is its first pixel."""
-        product, (image, group) = self._product, place
+    def _write_strips(self) -> None:
+        """Write the copy and all products of each strip of pixels."""
+        product, config = self._product, self._config
+        strips, size = product.strips(config), config.pixels * SIDE
+        work = product.batch * strips
+        shares = min(work, _SHARES_PER_CORE * self._cores) if self._cores > 1 else 1
+        with emit.shared(shares, product.operations) as share:
+            first, last = (T.Bind((share + more) * work // shares) for more in (0, 1))
+            sums = emit.flat(T.alloc_buffer((config.blocks * size * SIDE,), product.group(config).sum_dtype))
+            copied = emit.flat(T.alloc_buffer((product.sources * size * WORDS_PER_PIXEL,), "int32"))
+            instructions.begin()
+            with T.serial(first, last) as number:
+                image, first_pixel = T.Bind(number // strips), T.Bind(number % strips * size)
+                self._copy_strip(copied, image, first_pixel)
+                with T.serial(0, product.blocks // config.blocks) as group:
+                    self._sum_up(sums, (copied, 0, size), (image, group), first_pixel)
+            instructions.end()
+
+    def _copy_strip(self, copied: Buffer, image: Expr, first: Expr) -> None:
+        product, size, pieces = self._product, self._config.pixels * SIDE, WORDS_PER_PIXEL // self.piece_words
+        count = T.Bind(tirx.min(product.filter.positions - first, size))
+        with T.serial(0, product.sources) as source, T.serial(0, count) as pixel:
+            target = T.Bind((source * size + pixel) * WORDS_PER_PIXEL)
+            for number in range(pieces):
+                value = self.piece(image, source * pieces + number, 0, T.Bind(first + pixel))
+                T.buffer_store(copied, value, [emit.ramp(target + number * self.piece_words, self.piece_words)])
+
+    def _sum_up(self, sums: Buffer, copy: tuple[Buffer, Expr, int], place: tuple[Expr, Expr], first: Expr) -> None:
+        """Write the sums of a group of tiles, and what becomes of them.
+
+        Args:
+            sums: Memory for them.
+            copy: The copy, where the group's first pixel lies in it, and pixels from one source to the next.
+            place: Image and number of the group of blocks.
+            first: The group's first pixel in the result.
+        """
+        product, (copied, begin, apart), (_, group) = self._product, copy, place
         taps, blocks, tiles = product.filter.taps, self._config.blocks, product.group(self._config)
         initial = None if self._initial is None else self._initial[group * (blocks * SIDE)]
         instructions.start(tiles, sums, initial)
         with T.serial(0, product.sources) as source:
-            base = T.Bind((image * product.sources + source) * product.filter.pixels + first)
+            base = T.Bind(begin + source * apart)
             line = T.Bind((group * product.sources + source) * (len(taps) * blocks * WORDS))
             for number, tap in enumerate(taps):
                 numbers = copied[(base + tap) * WORDS_PER_PIXEL]
@@ -285,8 +338,7 @@ class ProductWriter:
         product, shape = self._product, self._product.filter
         height, width = shape.reach(0), shape.reach(1)
         # The last tiles reach behind the last pixel.
-        slack = self._config.pixels * SIDE + height * width
-        count = product.batch * product.sources * shape.pixels + slack
+        count = product.batch * product.sources * shape.pixels + self._config.pixels * SIDE
         copied = emit.flat(T.alloc_buffer((count * WORDS_PER_PIXEL,), "int32"))
         lines = product.batch * product.sources * len(shape.phases(0)) * height
         per_line = len(shape.phases(1)) * width * WORDS_PER_PIXEL / self.piece_words
