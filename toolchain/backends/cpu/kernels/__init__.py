@@ -41,6 +41,7 @@ from toolchain.backends.cpu.kernels.packed import weights as packed_weights
 from toolchain.backends.cpu.kernels.sparse import conv as sparse
 from toolchain.backends.cpu.kernels.sparse import dense as sparse_dense
 from toolchain.backends.cpu.kernels.sparse.weights import example
+from toolchain.backends.cpu.kernels.tiles import attention as tiles_attention
 from toolchain.backends.cpu.kernels.tiles import conv as tiles
 from toolchain.backends.cpu.kernels.tiles import dense as tiles_dense
 from toolchain.backends.cpu.kernels.tiles import int8 as int8_tiles
@@ -57,13 +58,14 @@ _TEMPLATES: dict[str, ModuleType] = {
         *(direct, depthwise, winograd, winograd_row, dense, attention, recurrent, pool, elementwise),
         *(int8_conv, int8_tiles, int8_depthwise, int8_pool, int8_elementwise),
         *(sparse, sparse_dense),
-        *(bfloat16, bfloat16_dense, bfloat16_attention, tiles, tiles_dense),
+        *(bfloat16, bfloat16_dense, bfloat16_attention),
+        *(tiles, tiles_dense, tiles_attention),
         *(float16, float16_depthwise, float16_winograd, float16_dense),
         packed_dense,
     )
 }
-_IN_BFLOAT16 = {module.NAME for module in (bfloat16, bfloat16_dense, bfloat16_attention, tiles, tiles_dense)}
-_WITH_TILES = frozenset({tiles.NAME, tiles_dense.NAME, int8_tiles.NAME})
+_WITH_TILES = frozenset({tiles.NAME, tiles_dense.NAME, tiles_attention.NAME, int8_tiles.NAME})
+_IN_BFLOAT16 = {bfloat16.NAME, bfloat16_dense.NAME, bfloat16_attention.NAME} | _WITH_TILES - {int8_tiles.NAME}
 _IN_FLOAT16 = {float16.NAME, float16_depthwise.NAME, float16_winograd.NAME, float16_dense.NAME}
 
 NAMES = tuple(_TEMPLATES)

@@ -119,29 +119,33 @@ class AttentionWriter:
         self._parts = parts(layer, machine, config)
         self._copies = self.copies_values()
 
+    @property
+    def operations(self) -> float:
+        """Vector operations of the whole layer."""
+        return _operations(self._layer, self._machine)
+
     def copies_values(self) -> bool:
         """Whether the values of a head are brought together first."""
         return self._tiles // self._parts >= _COPIED and self._layer.v.strides[2] > self._layer.value_size
 
     def write(self) -> None:
         layer, rows, tiles, shares = self._layer, self._config.rows, self._tiles, self._parts
-        operations = _operations(layer, self._machine)
         share = -(-tiles // shares)
-        with emit.shared(layer.batch * layer.heads * shares, operations) as work:
+        with emit.shared(layer.batch * layer.heads * shares, self.operations) as work:
             head = T.Bind(work // shares % layer.heads)
             batch = T.Bind(work // (shares * layer.heads))
             # One buffer: TVM lets two of the same size share their memory when views of both are in use.
             scratch = emit.flat(T.alloc_buffer((max(self.line(rows), _HEAP),), "float32"))
-            self._transpose(scratch, self._bind_start(layer.k, batch, head))
+            self._transpose(scratch, self.bind_start(layer.k, batch, head))
             if self._copies:
-                self.copy_values(scratch, self._bind_start(layer.v, batch, head))
+                self.copy_values(scratch, self.bind_start(layer.v, batch, head))
             begin = T.Bind(work % shares * share)
             with T.serial(begin, T.Bind(tirx.min(begin + share, tiles))) as tile:
                 # The last tile is moved back to end with the queries: some are done twice.
                 self._tile(scratch, batch, head, T.Bind(tirx.min(tile * rows, layer.queries - rows)))
 
     @staticmethod
-    def _bind_start(view: View, batch: Expr, head: Expr) -> Expr:
+    def bind_start(view: View, batch: Expr, head: Expr) -> Expr:
         return T.Bind(view.offset + batch * view.strides[0] + head * view.strides[1])
 
     @property
@@ -163,6 +167,10 @@ class AttentionWriter:
         """Return the offset of the scores of a query of the tile: behind keys and values."""
         values = self.rows_of_values * self._layer.value_size if self._copies else 0
         return self.first_value + values + number * self._width
+
+    def place(self, line: Expr, block: Expr) -> Expr:
+        """Return the offset of a vector of a query's scores."""
+        return line + block * self._lanes
 
     def column(self, step: Expr, block: Expr) -> Expr:
         """Return the offset of a step's vector of keys: those that are read together lie together."""
@@ -210,9 +218,9 @@ class AttentionWriter:
 
     def _tile(self, scratch: Any, batch: Expr, head: Expr, row: Expr) -> None:
         layer, rows, lanes = self._layer, self._config.rows, self._lanes
-        begin = T.Bind(self._bind_start(layer.q, batch, head) + row * layer.q.strides[2])
+        begin = T.Bind(self.bind_start(layer.q, batch, head) + row * layer.q.strides[2])
         masks_apart = layer.mask.strides[2] if layer.mask else 0
-        masks = T.Bind(self._bind_start(layer.mask, batch, head) + row * masks_apart) if layer.mask else None
+        masks = T.Bind(self.bind_start(layer.mask, batch, head) + row * masks_apart) if layer.mask else None
 
         def weights(step: Expr, block: Expr) -> Expr:
             return scratch[emit.ramp(self.column(step, block), lanes)]
@@ -221,11 +229,11 @@ class AttentionWriter:
         for block, sums, blocks in self._products(self._features, self._filled, weights, query):
             for number, column in itertools.product(range(rows), range(blocks)):
                 mask = None if masks is None else masks + number * masks_apart
-                value = self._mask_scores(sums[number * blocks + column], mask, block + column)
+                value = self.mask_scores(sums[number * blocks + column], mask, block + column)
                 T.buffer_store(scratch, value, [emit.ramp(self.line(number) + (block + column) * lanes, lanes)])
         factors = emit.on_stack(rows, lanes)
         with T.serial(0, rows) as number:
-            T.buffer_store(factors, emit.splat(self._exponentials(scratch, number), lanes), [number])
+            T.buffer_store(factors, emit.splat(self.exponentials(scratch, number), lanes), [number])
         self._results(scratch, factors, batch, head, row)
 
     def queries(self, scratch: Any, begin: Expr) -> Callable[[int, Expr], Expr]:  # noqa: ARG002 - others copy them
@@ -261,7 +269,7 @@ class AttentionWriter:
         """Return a sum with the product of two vectors added."""
         return multiply_add(self._machine, total, vector, factor)
 
-    def _mask_scores(self, value: Expr, mask: Expr, block: Expr) -> Expr:
+    def mask_scores(self, value: Expr, mask: Expr, block: Expr) -> Expr:
         """Return scores with scale and mask; keys behind the last are never the largest, and weigh nothing."""
         layer, lanes = self._layer, self._lanes
         if layer.scale != 1:
@@ -291,18 +299,18 @@ class AttentionWriter:
         last = tirx.Shuffle([vector, vector], list(range(lanes - rest, 2 * lanes - rest)))
         return prim.Select(block < self._vectors - 1, vector, last)
 
-    def _exponentials(self, scratch: Any, number: Expr) -> Expr:
+    def exponentials(self, scratch: Any, number: Expr) -> Expr:
         """Replace the scores of a query by their exponentials, and return the factor that normalizes them."""
         lanes, functions = self._lanes, self._functions
         maxima, total = emit.Registers(1, lanes), emit.Registers(1, lanes)
         maxima[0], total[0] = functions.number(-math.inf), functions.number(0.0)
         line = T.Bind(self.line(number))
         with T.serial(0, self._vectors) as block:
-            maxima[0] = tirx.max(scratch[emit.ramp(line + block * lanes, lanes)], maxima[0])
+            maxima[0] = tirx.max(scratch[emit.ramp(self.place(line, block), lanes)], maxima[0])
         # Exponentials of differences from the largest score cannot overflow.
         largest = T.Bind(emit.splat(_fold_lanes(maxima[0], lanes, tirx.max), lanes))
         with T.serial(0, self._vectors) as block:
-            value = functions.exp(scratch[emit.ramp(line + block * lanes, lanes)] - largest)
+            value = functions.exp(scratch[emit.ramp(self.place(line, block), lanes)] - largest)
             self.store_weights(scratch, line, block, value)
             total[0] = total[0] + value
         return tirx.const(1.0, "float32") / _fold_lanes(total[0], lanes, lambda first, second: first + second)
@@ -313,7 +321,7 @@ class AttentionWriter:
 
     def _results(self, scratch: Any, factors: Any, batch: Expr, head: Expr, row: Expr) -> None:
         layer, rows, lanes = self._layer, self._config.rows, self._lanes
-        values, out = self._bind_start(layer.v, batch, head), self._bind_start(layer.out, batch, head)
+        values, out = self.bind_start(layer.v, batch, head), self.bind_start(layer.out, batch, head)
 
         def weights(step: Expr, block: Expr) -> Expr:
             if self._copies:

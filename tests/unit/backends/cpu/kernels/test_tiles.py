@@ -15,11 +15,12 @@ import tvm
 from tests.support import cpu_bytes, cpu_kernels
 from tests.support.cpu_kernels import CONVOLUTIONS, NATIVE, WIDE, applied, assembly, layer_of, random, run
 from tests.support.parts import require_processor
+from tests.unit.backends.cpu.kernels import test_attention
 from tests.unit.backends.cpu.kernels.bfloat16.test_bfloat16 import rounded
 from tests.unit.backends.cpu.kernels.int8.test_conv import CASES
 from toolchain.backends.cpu import kernels
 from toolchain.backends.cpu.kernels import emit
-from toolchain.backends.cpu.kernels.tiles import conv, dense, int8
+from toolchain.backends.cpu.kernels.tiles import attention, conv, dense, int8
 from toolchain.backends.cpu.kernels.tiles.product import Config
 from toolchain.backends.cpu.layers import Activation, Dense, PostOp
 from toolchain.backends.cpu.machine import machine, with_bfloat16
@@ -42,7 +43,7 @@ def of(template, *, has_instructions):
     return SimpleNamespace(
         covers=template.covers,
         configs=template.configs,
-        pack=template.pack,
+        pack=getattr(template, "pack", None),
         kernel=lambda *arguments: emit.portable(template.kernel(*arguments)),
     )
 
@@ -120,6 +121,24 @@ def test_infinite_numbers_stay_in_their_rows():
     actual = run(emit.portable(dense.kernel(layer, PORTABLE, config)), given, np.zeros((3, 16), np.float32))
     assert np.isfinite(actual[[0, 2]]).all()
     assert (actual[1] == np.inf).all()
+
+
+@each_body
+@test_attention.each_layer
+def test_attention_in_bfloat16(one, has_instructions):
+    one = replace(one, bfloat16=True)
+    assert attention.covers(one)
+    for config, _ in attention.configs(one, PORTABLE)[:3]:
+        used = of(attention, has_instructions=has_instructions)
+        test_attention.check(one, PORTABLE, config, within=3e-2, used=used)
+
+
+@each_body
+@pytest.mark.parametrize("config", [Config(1, 6), Config(2, 2), Config(2, 1), Config(1, 1)], ids=str)
+def test_attention_with_all_groups_of_tiles(config, has_instructions):
+    one = replace(test_attention.layer(75, 85, 48, 64, mask=(1, 1, 75, 85)), bfloat16=True)
+    assert config in dict(attention.configs(one, PORTABLE))
+    test_attention.check(one, PORTABLE, config, within=3e-2, used=of(attention, has_instructions=has_instructions))
 
 
 @each_body

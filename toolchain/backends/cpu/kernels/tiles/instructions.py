@@ -19,7 +19,7 @@ from tvm import tirx
 from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 
 from toolchain.backends.cpu.kernels.bfloat16 import emit as bfloat16
-from toolchain.backends.cpu.kernels.emit import Buffer, Expr
+from toolchain.backends.cpu.kernels.emit import Expr
 
 SIDE = 16
 """Rows of a tile, and its columns of 32 bits."""
@@ -88,21 +88,21 @@ def end() -> None:
     _call(_END)
 
 
-def start(group: Group, sums: Buffer, initial: Expr | None) -> None:
+def start(group: Group, sums: Expr, initial: Expr | None) -> None:
     """Write the begin of a group's sums.
 
     Args:
         group: The group.
-        sums: Memory for them, [blocks, pixels, 16, 16], which `store` fills.
+        sums: First element of the memory for them, [blocks, pixels, 16, 16], which `store` fills.
         initial: Element of a buffer where the first block's 16 sums start from, before those of the others; None for 0.
     """
     if initial is None:
-        _call(f"{_ZERO}_{group.name}", tirx.address_of(sums[0]))
+        _call(f"{_ZERO}_{group.name}", tirx.address_of(sums))
     else:
-        _call(f"{_START}_{group.name}", tirx.address_of(sums[0]), tirx.address_of(initial))
+        _call(f"{_START}_{group.name}", tirx.address_of(sums), tirx.address_of(initial))
 
 
-def step(group: Group, sums: Buffer, numbers: Expr, weights: Expr) -> None:
+def step(group: Group, sums: Expr, numbers: Expr, weights: Expr) -> None:
     """Write the products of 64 bytes of channels.
 
     Args:
@@ -111,12 +111,12 @@ def step(group: Group, sums: Buffer, numbers: Expr, weights: Expr) -> None:
         numbers: Element of a buffer where the group's first pixel begins; the others follow, 64 bytes each.
         weights: Element of a buffer where the first block's tile begins; the others follow.
     """
-    _call(f"{_STEP}_{group.name}", tirx.address_of(sums[0]), tirx.address_of(numbers), tirx.address_of(weights))
+    _call(f"{_STEP}_{group.name}", tirx.address_of(sums), tirx.address_of(numbers), tirx.address_of(weights))
 
 
-def store(group: Group, sums: Buffer) -> None:
+def store(group: Group, sums: Expr) -> None:
     """Write the end of a group's sums: they are in memory then."""
-    _call(f"{_STORE}_{group.name}", tirx.address_of(sums[0]))
+    _call(f"{_STORE}_{group.name}", tirx.address_of(sums))
 
 
 def _call(name: str, *arguments: Expr) -> None:

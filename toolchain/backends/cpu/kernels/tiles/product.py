@@ -309,15 +309,15 @@ class ProductWriter:
         product, (copied, begin, apart), (_, group) = self._product, copy, place
         taps, blocks, tiles = product.filter.taps, self._config.blocks, product.group(self._config)
         initial = None if self._initial is None else self._initial[group * (blocks * SIDE)]
-        instructions.start(tiles, sums, initial)
+        instructions.start(tiles, sums[0], initial)
         with T.serial(0, product.sources) as source:
             base = T.Bind(begin + source * apart)
             line = T.Bind((group * product.sources + source) * (len(taps) * blocks * WORDS))
             for number, tap in enumerate(taps):
                 numbers = copied[(base + tap) * WORDS_PER_PIXEL]
                 scale = 4 if product.is_bytes else 1
-                instructions.step(tiles, sums, numbers, self._weights[(line + number * (blocks * WORDS)) * scale])
-        instructions.store(tiles, sums)
+                instructions.step(tiles, sums[0], numbers, self._weights[(line + number * (blocks * WORDS)) * scale])
+        instructions.store(tiles, sums[0])
         self._rows(sums, place, first)
 
     def _rows(self, sums: Buffer, place: tuple[Expr, Expr], first: Expr) -> None:
