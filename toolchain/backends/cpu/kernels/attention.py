@@ -168,10 +168,6 @@ class AttentionWriter:
         values = self.rows_of_values * self._layer.value_size if self._copies else 0
         return self.first_value + values + number * self._width
 
-    def place(self, line: Expr, block: Expr) -> Expr:
-        """Return the offset of a vector of a query's scores."""
-        return line + block * self._lanes
-
     def column(self, step: Expr, block: Expr) -> Expr:
         """Return the offset of a step's vector of keys: those that are read together lie together."""
         group, position = block // self._vectors_per_read, block % self._vectors_per_read
@@ -306,11 +302,11 @@ class AttentionWriter:
         maxima[0], total[0] = functions.number(-math.inf), functions.number(0.0)
         line = T.Bind(self.line(number))
         with T.serial(0, self._vectors) as block:
-            maxima[0] = tirx.max(scratch[emit.ramp(self.place(line, block), lanes)], maxima[0])
+            maxima[0] = tirx.max(scratch[emit.ramp(line + block * lanes, lanes)], maxima[0])
         # Exponentials of differences from the largest score cannot overflow.
         largest = T.Bind(emit.splat(_fold_lanes(maxima[0], lanes, tirx.max), lanes))
         with T.serial(0, self._vectors) as block:
-            value = functions.exp(scratch[emit.ramp(self.place(line, block), lanes)] - largest)
+            value = functions.exp(scratch[emit.ramp(line + block * lanes, lanes)] - largest)
             self.store_weights(scratch, line, block, value)
             total[0] = total[0] + value
         return tirx.const(1.0, "float32") / _fold_lanes(total[0], lanes, lambda first, second: first + second)

@@ -97,9 +97,20 @@ def kernel(layer: Attention, machine: Machine, config: Config) -> tirx.PrimFunc:
         _TilesWriter(layer, machine, config, buffers).write()
 
     function = bfloat16.with_definitions(emit.kernel(attention.arguments(layer), body, {}), machine)
-    for blocks in {config.blocks, _value_blocks(layer, config)}:
-        function = product.with_definitions(function, Group(config.pixels, blocks, is_bytes=False))
+    for group in {_scores(layer, config), _results(layer, config)}:
+        function = product.with_definitions(function, group)
     return function
+
+
+# Scores and results of a query lie together.
+
+
+def _scores(layer: Attention, config: Config) -> Group:
+    return Group(config.pixels, config.blocks, is_bytes=False, row=_key_tiles(layer) * SIDE)
+
+
+def _results(layer: Attention, config: Config) -> Group:
+    return Group(config.pixels, _value_blocks(layer, config), is_bytes=False, row=max(layer.value_size, _STEP))
 
 
 class _TilesWriter(AttentionWriter):
@@ -110,12 +121,11 @@ class _TilesWriter(AttentionWriter):
         self._rows = config.pixels * SIDE
         self._keys, self._values = _key_tiles(layer), layer.value_size // SIDE
         self._steps = -(-layer.size // _STEP)
-        self._of_scores = Group(config.pixels, config.blocks, is_bytes=False)
-        self._of_results = Group(config.pixels, _value_blocks(layer, config), is_bytes=False)
+        self._of_scores, self._of_results = _scores(layer, config), _results(layer, config)
         # Where keys, values, queries, weights, factors and scores begin; results take the place of the scores.
         sizes = [self._keys * self._steps * WORDS, self._keys // 2 * self._values * WORDS]
         sizes += [self._steps * self._rows * SIDE, self._keys // 2 * self._rows * SIDE, self._rows]
-        scores = max(self._keys, self._values) * self._rows * SIDE
+        scores = self._rows * max(self._of_scores.row, self._of_results.row)
         starts = [0, *itertools.accumulate([*sizes, scores])]
         (
             _,
@@ -204,14 +214,12 @@ class _TilesWriter(AttentionWriter):
     # --- tiles of queries ------------------------------------------------------------------------------------------
 
     def line(self, number: Expr) -> Expr:
-        return self._first_score + number * SIDE
-
-    def place(self, line: Expr, block: Expr) -> Expr:
-        return line + block * (self._rows * SIDE)
+        return self._first_score + number * self._of_scores.row
 
     def store_weights(self, scratch: Buffer, line: Expr, block: Expr, value: Expr) -> None:
         pairs = tirx.reinterpret(emit.wide("float32", _HALF), bfloat16.round_pairs(self._machine, value))
-        place = self._first_weight + line - self._first_score + (block // 2 * self._rows) * SIDE + block % 2 * _HALF
+        number = T.Bind((line - self._first_score) // self._of_scores.row)
+        place = self._first_weight + (block // 2 * self._rows + number) * SIDE + block % 2 * _HALF
         T.buffer_store(scratch, pairs, [emit.ramp(place, _HALF)])
 
     def _tile(self, scratch: Buffer, batch: Expr, head: Expr, row: Expr) -> None:
@@ -235,7 +243,7 @@ class _TilesWriter(AttentionWriter):
         with T.serial(0, count) as number:
             factor = T.Bind(emit.splat(scratch[self._first_factor + number], SIDE))
             with T.serial(0, self._values) as block:
-                total = scratch[emit.ramp(self.place(self.line(number), block), SIDE)]
+                total = scratch[emit.ramp(self._first_score + number * self._of_results.row + block * SIDE, SIDE)]
                 place = out + number * layer.out.strides[2] + block * SIDE
                 T.buffer_store(self._out, total * factor, [emit.ramp(place, SIDE)])
 
@@ -243,7 +251,7 @@ class _TilesWriter(AttentionWriter):
         """Write the products of tiles of queries with (tiles, steps) of others, which begin at `factors`."""
         (tiles, steps), (numbers, weights) = size, factors
         with T.serial(0, tiles // group.blocks) as number:
-            sums = scratch[self._first_score + number * (group.blocks * group.pixels * WORDS)]
+            sums = scratch[self._first_score + number * (group.blocks * SIDE)]
             instructions.start(group, sums, None)
             with T.serial(0, steps) as step:
                 line = weights + (number * steps + step) * (group.blocks * WORDS)
@@ -255,7 +263,7 @@ class _TilesWriter(AttentionWriter):
         line = T.Bind(self.line(number))
         mask = None if masks is None else T.Bind(masks + number * self._layer.mask.strides[2])
         with T.serial(0, self._vectors) as block:
-            place = emit.ramp(self.place(line, block), SIDE)
+            place = emit.ramp(line + block * SIDE, SIDE)
             T.buffer_store(scratch, self.mask_scores(scratch[place], mask, block), [place])
         T.buffer_store(scratch, self.exponentials(scratch, number), [self._first_factor + number])
         for block in range(self._vectors, self._keys):

@@ -46,11 +46,13 @@ class Group:
         pixels: Tiles of pixels.
         blocks: Tiles of outputs: blocks of 16 channels.
         is_bytes: Whether the factors are uint8 and int8, and the sums int32; otherwise they are bfloat16 and float32.
+        row: Sums from one pixel to the next in memory: 16, or more if the blocks of a pixel lie together.
     """
 
     pixels: int
     blocks: int
     is_bytes: bool
+    row: int = SIDE
 
     @property
     def fits(self) -> bool:
@@ -60,7 +62,13 @@ class Group:
     @property
     def name(self) -> str:
         """What the names of its functions end with: kernels of several groups may be in one library."""
-        return f"{self.pixels}x{self.blocks}_{'bytes' if self.is_bytes else 'bfloat16'}"
+        return f"{self.pixels}x{self.blocks}_{'bytes' if self.is_bytes else 'bfloat16'}_{self.row}"
+
+    def place(self, number: int) -> int:
+        """Return where a tile of sums begins, in bytes; tiles are numbered block by block."""
+        block, pixel = divmod(number, self.pixels)
+        apart = SIDE if self.row > SIDE else self.pixels * WORDS
+        return 4 * (block * apart + pixel * SIDE * self.row)
 
     @property
     def sum_dtype(self) -> str:
@@ -93,7 +101,7 @@ def start(group: Group, sums: Expr, initial: Expr | None) -> None:
 
     Args:
         group: The group.
-        sums: First element of the memory for them, [blocks, pixels, 16, 16], which `store` fills.
+        sums: First element of the memory for them, which `store` fills: [blocks, pixels, 16, 16], or see `Group.row`.
         initial: Element of a buffer where the first block's 16 sums start from, before those of the others; None for 0.
     """
     if initial is None:
@@ -143,8 +151,8 @@ def _instructions(group: Group) -> str:
         zeros.append(f"call void @llvm.x86.tilezero(i8 {number})")
         # Every row is the same 64 bytes.
         starts += _load(number, "%initial", number // group.pixels * _ROW_BYTES, 0)
-        stores.append(f"%at.{number} = getelementptr i8, ptr %sums, i64 {number * _TILE_BYTES}")
-        stores.append(f"call void @llvm.x86.tilestored64(i8 {number}, ptr %at.{number}, i64 {_ROW_BYTES})")
+        stores.append(f"%at.{number} = getelementptr i8, ptr %sums, i64 {group.place(number)}")
+        stores.append(f"call void @llvm.x86.tilestored64(i8 {number}, ptr %at.{number}, i64 {4 * group.row})")
     return (
         _permission()
         + _function(_BEGIN, "", _configure())
@@ -229,11 +237,12 @@ def _portable(group: Group) -> str:
         starts.append(f"%initial.{number} = load {vector}, ptr %from.{number}, align 4")
         for row in range(SIDE):
             line = f"%line.{number}.{row}"
-            address = f"{line} = getelementptr i8, ptr %sums, i64 {number * _TILE_BYTES + row * _ROW_BYTES}"
+            address = f"{line} = getelementptr i8, ptr %sums, i64 {group.place(number) + 4 * row * group.row}"
             starts += [address, f"store {vector} %initial.{number}, ptr {line}, align 4"]
             zeros += [address, f"store {vector} zeroinitializer, ptr {line}, align 4"]
-        for name, place in (("sums", number), ("numbers", pixel), ("weights", block)):
-            steps.append(f"%{name}.{number} = getelementptr i8, ptr %{name}, i64 {place * _TILE_BYTES}")
+        places = {"sums": group.place(number), "numbers": pixel * _TILE_BYTES, "weights": block * _TILE_BYTES}
+        for name, place in places.items():
+            steps.append(f"%{name}.{number} = getelementptr i8, ptr %{name}, i64 {place}")
         steps.append(f"call void @{tile}(ptr %sums.{number}, ptr %numbers.{number}, ptr %weights.{number})")
     return (
         f"define i32 @{_REFUSED}() alwaysinline nounwind {{\n  ret i32 0\n}}\n"
@@ -241,20 +250,22 @@ def _portable(group: Group) -> str:
         + _function(_END, "", [])
         + _function(f"{_ZERO}_{group.name}", "ptr %sums", zeros)
         + _function(f"{_START}_{group.name}", "ptr %sums, ptr %initial", starts)
-        + _portable_tile(tile, vector, _byte_products() if group.is_bytes else bfloat16.portable_dot(SIDE))
+        + _portable_tile(
+            tile, vector, 4 * group.row, _byte_products() if group.is_bytes else bfloat16.portable_dot(SIDE)
+        )
         + _function(f"{_STEP}_{group.name}", "ptr %sums, ptr %numbers, ptr %weights", steps)
         + _function(f"{_STORE}_{group.name}", "ptr %sums", [])
     )
 
 
-def _portable_tile(name: str, vector: str, products: str) -> str:
+def _portable_tile(name: str, vector: str, row_bytes: int, products: str) -> str:
     """Write the products of a tile of pixels and one of weights; `products` add those of %a and %b to %total."""
     integers = f"<{SIDE} x i32>"
     return (
         f"define void @{name}(ptr %sums, ptr %numbers, ptr %weights) alwaysinline nounwind {{\n"
         "entry:\n  br label %row\nrow:\n"
         "  %r = phi i64 [ 0, %entry ], [ %r.next, %row.end ]\n"
-        f"  %place = getelementptr [{_ROW_BYTES} x i8], ptr %sums, i64 %r\n"
+        f"  %place = getelementptr [{row_bytes} x i8], ptr %sums, i64 %r\n"
         f"  %pixel = getelementptr [{_ROW_BYTES} x i8], ptr %numbers, i64 %r\n"
         f"  %before = load {vector}, ptr %place, align 4\n  br label %step\nstep:\n"
         "  %k = phi i64 [ 0, %row ], [ %k.next, %step ]\n"
