@@ -20,7 +20,7 @@ from tests.unit.backends.cpu.kernels.bfloat16.test_bfloat16 import rounded
 from tests.unit.backends.cpu.kernels.int8.test_conv import CASES
 from toolchain.backends.cpu import kernels
 from toolchain.backends.cpu.kernels import emit
-from toolchain.backends.cpu.kernels.tiles import attention, conv, dense, int8
+from toolchain.backends.cpu.kernels.tiles import attention, conv, dense, int8, stem
 from toolchain.backends.cpu.kernels.tiles.product import Config
 from toolchain.backends.cpu.layers import Activation, Dense, PostOp
 from toolchain.backends.cpu.machine import machine, with_bfloat16
@@ -70,6 +70,30 @@ def test_convolution_in_bfloat16(name, has_instructions):
     layer = replace(layer_of(lanes=16, **CONVOLUTIONS[name], epilogue=(PostOp("relu"),)), bfloat16=True)
     assert conv.covers(layer)
     check(of(conv, has_instructions=has_instructions), layer, conv.configs(layer, PORTABLE)[0][0])
+
+
+PLAIN = {
+    "plain": CONVOLUTIONS["plain"],
+    "one plain channel": CONVOLUTIONS["one plain channel"],
+    "two rows of four": {"data": (2, 8, 13, 11), "channels": 24, "kernel": (2, 4), "strides": (1, 3)},
+    "narrower than a window": {"data": (1, 3, 9, 5), "channels": 16, "kernel": (3, 8), "padding": (1, 4, 1, 4)},
+    "far rows": {"data": (1, 3, 17, 9), "channels": 16, "kernel": (3, 3), "padding": (3, 1, 3, 1), "dilation": (3, 1)},
+}
+
+
+@each_body
+@pytest.mark.parametrize("name", PLAIN)
+def test_first_convolution_in_bfloat16(name, has_instructions):
+    shape = {**PLAIN[name], "plain": True}
+    layer = replace(layer_of(lanes=16, **shape, epilogue=(PostOp("relu"),)), bfloat16=True)
+    assert stem.covers(layer)
+    for config, _ in stem.configs(layer, PORTABLE)[:2]:
+        check(of(stem, has_instructions=has_instructions), layer, config)
+
+
+def test_windows_that_are_too_wide_for_a_pixel_of_the_copy():
+    wide = [layer_of((1, 3, 32, 32), 16, (3, 9), 16, plain=True), layer_of((1, 5, 9, 9), 16, (5, 5), 16, plain=True)]
+    assert not any(stem.covers(layer) for layer in wide)
 
 
 CONFIGS = [Config(*size) for size in ((1, 1), (2, 2), (1, 4), (4, 1), (1, 6), (6, 1), (3, 1), (1, 3), (2, 1), (1, 2))]

@@ -74,14 +74,16 @@ def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
     described = _product(layer)
 
     def body(*buffers: Any) -> None:
-        _ConvWriter(layer, machine, described, config, buffers).write()
+        ConvWriter(layer, machine, described, config, buffers).write()
 
     arguments = direct.arguments(layer, emit.Argument("weights", described.packed(config), "int32"))
     function = bfloat16.with_definitions(emit.kernel(arguments, body, {}), machine)
     return product.with_definitions(function, described.group(config))
 
 
-class _ConvWriter(ProductWriter):
+class ConvWriter(ProductWriter):
+    """Writes one kernel, whose arguments are flat buffers."""
+
     def __init__(self, layer: Conv, machine: Machine, described: Product, config: Config, buffers: Any) -> None:
         self._data, weights, *rest, self._out = buffers
         super().__init__(described, config, machine.cores, weights, rest.pop(0) if layer.bias else None)

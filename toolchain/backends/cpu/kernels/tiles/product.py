@@ -361,27 +361,19 @@ class ProductWriter:
     def _copy_row(self, line: tuple[Buffer, Expr], place: tuple[Expr, Expr, Expr], across: int) -> None:
         """Write a row of an image of the copy: padding, pixels of the data, padding."""
         shape, (image, source, above) = self._product.filter, place
-        pieces, width, stride = WORDS_PER_PIXEL // self.piece_words, shape.reach(1), shape.stride[1]
+        width, stride = shape.reach(1), shape.stride[1]
         begin = min(max(-((across - shape.before[1]) // stride), 0), width)
         end = max(min((shape.source[1] - 1 - across + shape.before[1]) // stride + 1, width), begin)
-        copied, start = line
-
-        def store(column: Expr, value: Callable[[int], Expr]) -> None:
-            for number in range(pieces):
-                index = (start + column) * WORDS_PER_PIXEL + number * self.piece_words
-                T.buffer_store(copied, value(number), [emit.ramp(index, self.piece_words)])
 
         def fill(first: int, last: int) -> None:
             if last > first:
                 empty = T.Bind(self.padding())
                 with T.serial(first, last) as column:
-                    store(column, lambda _: empty)
+                    self.store_pixel(line, column, lambda _: empty)
 
         def row() -> None:
             fill(0, begin)
-            with T.serial(begin, end) as column:
-                x = T.Bind(column * stride + (across - shape.before[1]))
-                store(column, lambda number: self.piece(image, source * pieces + number, above, x))
+            self.copy_pixels(line, (image, source, above), (begin, end), across - shape.before[1])
             fill(end, width)
 
         if _is_inside(shape):
@@ -392,6 +384,30 @@ class ProductWriter:
                 row()
             with T.Else():
                 fill(0, width)
+
+    def copy_pixels(
+        self, line: tuple[Buffer, Expr], place: tuple[Expr, Expr, Expr], columns: tuple[int, int], first: int
+    ) -> None:
+        """Write the copy of some pixels of a row.
+
+        Args:
+            line: The copy, and where the row begins in it.
+            place: Image, source and row of the data.
+            columns: The first column of the copy, and the one behind the last.
+            first: Column of the data that the first column of the copy has.
+        """
+        (image, source, row), stride = place, self._product.filter.stride[1]
+        pieces = WORDS_PER_PIXEL // self.piece_words
+        with T.serial(*columns) as column:
+            x = T.Bind(column * stride + first)
+            self.store_pixel(line, column, lambda number: self.piece(image, source * pieces + number, row, x))
+
+    def store_pixel(self, line: tuple[Buffer, Expr], column: Expr, value: Callable[[int], Expr]) -> None:
+        """Write a pixel of the copy; `value` returns its pieces by number."""
+        copied, start = line
+        for number in range(WORDS_PER_PIXEL // self.piece_words):
+            index = (start + column) * WORDS_PER_PIXEL + number * self.piece_words
+            T.buffer_store(copied, value(number), [emit.ramp(index, self.piece_words)])
 
 
 def _is_inside(shape: Filter) -> bool:
