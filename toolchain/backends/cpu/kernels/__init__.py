@@ -45,6 +45,7 @@ from toolchain.backends.cpu.kernels.tiles import attention as tiles_attention
 from toolchain.backends.cpu.kernels.tiles import conv as tiles
 from toolchain.backends.cpu.kernels.tiles import dense as tiles_dense
 from toolchain.backends.cpu.kernels.tiles import int8 as int8_tiles
+from toolchain.backends.cpu.kernels.tiles import int8_stem as int8_tiles_plain
 from toolchain.backends.cpu.kernels.tiles import stem as tiles_plain
 from toolchain.backends.cpu.kernels.winograd import row as winograd_row
 from toolchain.backends.cpu.layers import FLOAT16, PACKED, Attention, Conv, Dense, Layer, precision_of, task_of, to_json
@@ -57,7 +58,7 @@ _TEMPLATES: dict[str, ModuleType] = {
     module.NAME: module
     for module in (
         *(direct, depthwise, winograd, winograd_row, dense, attention, recurrent, pool, elementwise),
-        *(int8_conv, int8_tiles, int8_depthwise, int8_pool, int8_elementwise),
+        *(int8_conv, int8_tiles, int8_tiles_plain, int8_depthwise, int8_pool, int8_elementwise),
         *(sparse, sparse_dense),
         *(bfloat16, bfloat16_dense, bfloat16_attention),
         *(tiles, tiles_plain, tiles_dense, tiles_attention),
@@ -65,8 +66,9 @@ _TEMPLATES: dict[str, ModuleType] = {
         packed_dense,
     )
 }
-_WITH_TILES = frozenset(module.NAME for module in (tiles, tiles_plain, tiles_dense, tiles_attention, int8_tiles))
-_IN_BFLOAT16 = {bfloat16.NAME, bfloat16_dense.NAME, bfloat16_attention.NAME} | _WITH_TILES - {int8_tiles.NAME}
+_BFLOAT16_TILES = frozenset(module.NAME for module in (tiles, tiles_plain, tiles_dense, tiles_attention))
+_WITH_TILES = _BFLOAT16_TILES | {int8_tiles.NAME, int8_tiles_plain.NAME}
+_IN_BFLOAT16 = {bfloat16.NAME, bfloat16_dense.NAME, bfloat16_attention.NAME} | _BFLOAT16_TILES
 _IN_FLOAT16 = {float16.NAME, float16_depthwise.NAME, float16_winograd.NAME, float16_dense.NAME}
 
 NAMES = tuple(_TEMPLATES)

@@ -20,7 +20,7 @@ from tests.unit.backends.cpu.kernels.bfloat16.test_bfloat16 import rounded
 from tests.unit.backends.cpu.kernels.int8.test_conv import CASES
 from toolchain.backends.cpu import kernels
 from toolchain.backends.cpu.kernels import emit
-from toolchain.backends.cpu.kernels.tiles import attention, conv, dense, int8, stem
+from toolchain.backends.cpu.kernels.tiles import attention, conv, dense, int8, int8_stem, stem
 from toolchain.backends.cpu.kernels.tiles.product import Config
 from toolchain.backends.cpu.layers import Activation, Dense, PostOp
 from toolchain.backends.cpu.machine import machine, with_bfloat16
@@ -176,8 +176,27 @@ def test_convolution_of_bytes(case, has_instructions):
         cpu_bytes.check(template, layer, PORTABLE, config)
 
 
+FIRST = {
+    "7x7 down by 2": ((1, 3, 30, 45), (7, 7), {"padding": (3,) * 4, "strides": (2, 2)}),
+    "3x3": ((2, 4, 9, 21), (3, 3), {"padding": (1,) * 4}),
+    "narrow": ((1, 1, 5, 6), (2, 3), {"padding": (0, 2, 1, 2), "strides": (1, 3)}),
+    "far rows": ((1, 3, 17, 40), (3, 3), {"padding": (3, 1, 3, 1), "dilation": (3, 1)}),
+}
+
+
+@each_body
+@pytest.mark.parametrize("case", FIRST)
+def test_first_convolution_of_bytes(case, has_instructions):
+    cpu_bytes.require_dot()
+    data, kernel, options = FIRST[case]
+    layer = cpu_bytes.conv(data, 40, kernel, 16, few=True, epilogue=(PostOp("relu"),), **options)
+    for config, _ in int8_stem.configs(layer, PORTABLE)[:2]:
+        cpu_bytes.check(of(int8_stem, has_instructions=has_instructions), layer, PORTABLE, config)
+
+
 def test_bytes_that_the_unit_does_not_multiply():
     assert not int8.covers(cpu_bytes.conv((1, 3, 8, 8), 16, (3, 3), 16, few=True))
+    assert not int8_stem.covers(cpu_bytes.conv((1, 3, 8, 40), 16, (3, 17), 16, few=True))
     assert not int8.covers(cpu_bytes.conv((1, 16, 8, 8), 16, (3, 3), 16, offset=True))
     assert not int8.configs(cpu_bytes.conv((1, 16, 8, 8), 16, (3, 3), 16), replace(PORTABLE, dot=""))
 

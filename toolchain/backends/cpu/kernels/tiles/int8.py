@@ -39,7 +39,12 @@ def configs(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
     if machine.dot != "vpdpbusd":
         return []
     vectors = layer.data.batch * layer.data.blocks * layer.data.height * layer.data.width
-    return product.candidates(_product(layer), machine, _FINISH + _POST_OP * len(layer.epilogue), _COPY * vectors)
+    return product.candidates(_product(layer), machine, finish_cost(layer), _COPY * vectors)
+
+
+def finish_cost(layer: Conv) -> float:
+    """Return what a vector of the result costs."""
+    return _FINISH + _POST_OP * len(layer.epilogue)
 
 
 def _product(layer: Conv) -> Product:
@@ -61,14 +66,16 @@ def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
     described = _product(layer)
 
     def body(*buffers: Any) -> None:
-        _ByteWriter(layer, machine, described, config, buffers).write()
+        ByteWriter(layer, machine, described, config, buffers).write()
 
     weights = Argument("weights", described.packed(config), "int8")
     function = emit.kernel(int8.arguments(layer, weights), body, {})
     return product.with_definitions(function, described.group(config))
 
 
-class _ByteWriter(ProductWriter):
+class ByteWriter(ProductWriter):
+    """Writes one kernel, whose arguments are flat buffers."""
+
     piece_words = 4
 
     def __init__(self, layer: Conv, machine: Machine, described: Product, config: Config, buffers: Any) -> None:

@@ -39,6 +39,7 @@ _LARGE = 1 << 20  # bytes of weights that are not read again for each strip of p
 _PRODUCT = 32  # of two tiles
 _LINE, _FAR_LINE = 1, 3  # a row of a tile from the first cache, and from the second one
 _GROUP = 60  # the begin and the end of a group of tiles
+_FAR_RESULT = 16  # a vector of a result that the second cache does not hold: products do not hide its way to memory
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,12 @@ class Product:
         steps = self.sources * len(self.filter.taps)
         return self.batch * self.filter.positions * self.blocks * steps * self.depth / _PRODUCT
 
+    @property
+    def result_bytes(self) -> int:
+        """Bytes of the result: float32, or bytes again."""
+        height, width = self.filter.result
+        return self.batch * height * width * self.blocks * SIDE * (1 if self.is_bytes else 4)
+
     def group(self, config: Config) -> Group:
         """Return the tiles that are summed up together."""
         return Group(config.pixels, config.blocks, self.is_bytes)
@@ -205,6 +212,8 @@ def _cost(product: Product, config: Config, machine: Machine, finish: float) -> 
     pixels = SIDE * config.pixels * (_FAR_LINE / taps + _LINE)
     step = max(_PRODUCT * tiles, pixels + SIDE * config.blocks * line)
     group = steps * step + tiles * SIDE * finish + _GROUP
+    if product.result_bytes > machine.l2_bytes:
+        group += tiles * SIDE * _FAR_RESULT
     groups = product.batch * product.strips(config) * product.blocks // config.blocks
     return -(-groups // emit.worker_count(groups * group, machine.cores)) * group
 

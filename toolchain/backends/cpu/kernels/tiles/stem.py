@@ -29,7 +29,7 @@ __all__ = ["NAME", "Config", "configs", "covers", "kernel", "pack"]
 NAME = "bfloat16_tiles_plain"
 
 _DEPTH = 2 * WORDS_PER_PIXEL  # numbers of a pixel of the copy
-_PIXEL = 12  # cost of one of the copy, in the unit of `kernels.Candidate`
+_PIXEL = 16  # cost of one of the copy, in the unit of `kernels.Candidate`
 
 
 def covers(layer: Layer) -> bool:
