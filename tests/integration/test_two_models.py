@@ -18,7 +18,7 @@ from PIL import Image
 from tests.support import bundles, picture_nets, sshd, state_nets
 from tests.support.commands import done, parsed, toolchain
 from tests.support.parts import require
-from toolchain import bundle, board
+from toolchain import board, bundle
 from toolchain.device import runner, verification
 from toolchain.models.ort import onnxruntime
 from toolchain.shell import SshOptions, open_shell

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -64,13 +65,19 @@ class Side:
         return f"{self.slot} ({name})" if self.slot else name
 
     @property
+    def verdict(self) -> str:
+        """`slower` or `faster` if it surely is so beside the other model; else empty."""
+        low, high = self.slowdown.ci99 or (0.0, math.inf)
+        return "slower" if low > 1 else "faster" if high < 1 else ""
+
+    @property
     def outcome(self) -> str:
         value = f"{self.label} takes {self.slowdown.value:.2f} times as long"
         if self.slowdown.ci99 is None:
             return f"{value}, in too few rounds to be sure"
         low, high = self.slowdown.ci99
-        loss = "" if self.slowdown.verdict else ": not measurably slower or faster"
-        return f"{value}, 99 % within {low:.2f} to {high:.2f}{loss}"
+        doubt = "" if self.verdict else ": not measurably slower or faster"
+        return f"{value}, 99 % within {low:.2f} to {high:.2f}{doubt}"
 
 
 @dataclass(frozen=True)
@@ -100,7 +107,7 @@ class CoRun:
         return 2 * self.threads <= self.cpus
 
     def document(self) -> dict[str, Any]:
-        sides = [{**asdict(side), "verdict": side.slowdown.verdict} for side in self.sides]
+        sides = [{**asdict(side), "verdict": side.verdict} for side in self.sides]
         return {
             "schema_version": SCHEMA_VERSION,
             "bundle_digest": self.sides[0].digest,

@@ -40,8 +40,8 @@ def _row(side: Side) -> tuple[str, ...]:
 
 
 def _threads(result: CoRun) -> str:
-    where = "on CPUs of its own" if result.apart else f"on the same {result.cpus} CPU(s)"
-    return f"{result.threads} of each model, {where}"
+    where = f"different ones of {result.cpus} CPUs" if result.apart else f"the same {result.cpus} CPU(s)"
+    return f"{result.threads} of each model, on {where}"
 
 
 def _rounds(side: Side) -> Part:
