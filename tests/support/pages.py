@@ -256,7 +256,7 @@ def co_run(rounds: int = 12, **values: Any) -> CoRun:
             for samples in (spread(360, 3), [factor * value for value in spread(360, 4)])
         )
         latencies = [bench.statistics([value for part in parts for value in part]) for parts in (alone, beside)]
-        sides.append(Side(slot, "mobilenet", "", "ab12" * 16, *latencies, stats.ratio(beside, alone)))
+        sides.append(Side(slot, "mobilenet", "", "sha256:" + "ab12" * 16, *latencies, stats.ratio(beside, alone)))
     wanted = {
         "board": "rpi3", "host": "pi@10.0.0.5:22", "emulated": False, "threads": 3, "cpus": 4, "before": BEFORE,
         "after": AFTER, "waited": WAITED, "notes": (FOREIGN,),

@@ -107,12 +107,13 @@ class CoRun:
         return 2 * self.threads <= self.cpus
 
     def document(self) -> dict[str, Any]:
-        sides = [{**asdict(side), "verdict": side.verdict} for side in self.sides]
+        document = asdict(self)
+        del document["notes"]  # they are among the warnings
         return {
             "schema_version": SCHEMA_VERSION,
             "bundle_digest": self.sides[0].digest,
-            **asdict(self),
-            "sides": sides,
+            **document,
+            "sides": [{**asdict(side), "verdict": side.verdict} for side in self.sides],
             "own_cpus": self.apart,
             "warnings": list(self.warnings),
         }
@@ -241,7 +242,7 @@ def _side(installed: Installed, alone: Sequence[Run], beside: Sequence[Run]) -> 
         slot=release.device.store.slot,
         model=release.manifest.name,
         variant=release.variant,
-        digest=release.digest,
+        digest=f"sha256:{release.digest}",
         alone=latencies[_ALONE],
         beside=latencies[_BESIDE],
         slowdown=stats.ratio(beside_ns, alone_ns),
