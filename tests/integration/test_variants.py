@@ -143,7 +143,9 @@ def test_a_gate_compares_a_variant_with_a_release_for_its_shapes(device, picture
 def test_an_evaluation_takes_a_variant(device, pictures, tmp_path):
     stream = np.random.default_rng(5)
     for name, size in SIZES.items():
-        np.savez(tmp_path / f"{name}.npz", x=stream.standard_normal((6, 1, 3, *size), dtype=np.float32))
+        samples = stream.standard_normal((6, 1, 3, *size), dtype=np.float32)
+        outputs = np.stack([expected(pictures[0], {"x": sample})["y"] for sample in samples])
+        np.savez(tmp_path / f"{name}.npz", x=samples, y=outputs)
     words = ["evaluate", "current", "--model", pictures[0], "--metric", "cosine", *device[0], "--json", "-"]
     for name in SIZES:
         found = json.loads(done(*words, "--data", tmp_path / f"{name}.npz", "--variant", name).out)
