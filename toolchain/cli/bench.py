@@ -118,7 +118,7 @@ class BenchOptions:
         return rate
 
     def _check_beside(self) -> None:
-        others = {"--period": self.rate.period, "--energy": self.energy or None}
+        others: dict[str, object] = {"--period": self.rate.period, "--energy": self.energy or None}
         others |= {"--junit": self.report.junit_path, "--labels": self.inputs.labels}
         if used := [name for name, value in others.items() if value is not None]:
             raise InputError(

@@ -126,7 +126,7 @@ class _Model:
     current: Current
     device: ConnectedDevice
     variant: str
-    inputs: Tensors
+    arrays: Tensors  # its inputs
 
     @classmethod
     def read(cls, device: ConnectedDevice, source: inputs.Source, variant: str) -> _Model:
@@ -190,7 +190,7 @@ def bench_beside(
     with device.store.lock(owner):
         models = _read_both(source, device, slot, variant)
         releases = [
-            (model.current.release(runner, model.device, settings.threads).of_variant(model.variant), model.inputs)
+            (model.current.release(runner, model.device, settings.threads).of_variant(model.variant), model.arrays)
             for model in models
         ]
         with installed_temporarily(releases, stages.tell) as installed:
