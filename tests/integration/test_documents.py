@@ -183,6 +183,7 @@ TABLE: Mapping[str, list[tuple[str, Shown | Written | Run]]] = {
                 before="toolchain deploy mlp --seed 1 --board rpi4 --host me@10.0.0.7 --slot detector",
             ),
         ),
+        ("$ toolchain bench --slot", OUTPUT),
         (
             "toolchain run",
             Run(
@@ -337,6 +338,10 @@ echo '{"_meta": {"hostvars": {"kitchen": {"ansible_host": "10.0.0.8", "edge_boar
                 },
                 before="head -c $((3 * 224 * 224 * 4)) /dev/zero >input.raw",
             ),
+        ),
+        (
+            "toolchain deploy detector.onnx",
+            Shown("test_two_models.py runs the application"),
         ),
         ("static void execute", Shown("it is a part of a program; tests/data/sdk/options.c has such an executor")),
         ("edge_tensor frame", Shown("it is a part of a program; tests/data/sdk/steps.c has such calls")),

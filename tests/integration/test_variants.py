@@ -108,11 +108,52 @@ def test_other_shapes_are_refused_with_those_that_there_are(device, tmp_path):
     assert (seen.code, "did you mean large?" in seen.err) == (2, True), seen.err
 
 
-def test_commands_for_one_set_of_shapes_refuse_a_release_with_variants(device):
+def test_commands_for_one_set_of_shapes_take_the_named_variant(device):
     for words in (("profile",), ("bench", "--period", "5ms")):
         seen = toolchain(*words, *device[0])
         assert seen.code == 2, seen.err
         assert "2 variants" in seen.err
+    assert "--variant small" in toolchain("profile", *device[0]).err
+    profiled = json.loads(done("profile", *device[0], "--variant", "large", "--runs", 3, "--json", "-").out)
+    shapes = [row["shape"] for row in profiled["rows"]]
+    assert any("24x40" in shape for shape in shapes), shapes
+    assert not any("12x16" in shape for shape in shapes), shapes
+    assert any(row["nodes"] for row in profiled["rows"])  # the nodes of this variant's function
+    seen = toolchain("profile", *device[0], "--variant", "larg")
+    assert (seen.code, "did you mean large?" in seen.err) == (2, True), seen.err
+
+
+def test_a_gate_compares_a_variant_with_a_release_for_its_shapes(device, pictures, tmp_path):
+    path = pictures[0]
+    done("build", path, "--shape", "x:1,3,24,40", "-o", tmp_path / "fixed")
+    gate = ["gate", tmp_path / "fixed", "--base", "current", *device[0], "--rounds", 8, "--round-ms", 1]
+    seen = toolchain(*gate)
+    assert (seen.code, "--variant small" in seen.err) == (2, True), seen.err
+    seen = toolchain(*gate, "--variant", "small")
+    assert (seen.code, "are different models: their inputs differ" in seen.err) == (2, True), seen.err
+    toolchain(*gate, "--variant", "large", "--json", tmp_path / "gate.json")  # this machine may be busy: any verdict
+    document = json.loads((tmp_path / "gate.json").read_text())
+    assert document["outputs"]["each_other"]["ok"] is True
+    assert (document["new"]["variant"], document["base"]["variant"]) == ("", "large")
+    assert document["base"]["named"] == "current, variant large"
+    alone = toolchain("profile", tmp_path / "fixed", *device[0], "--variant", "large")
+    assert (alone.code, "built for one set of shapes" in alone.err) == (2, True), alone.err
+
+
+def test_an_evaluation_takes_a_variant(device, pictures, tmp_path):
+    stream = np.random.default_rng(5)
+    for name, size in SIZES.items():
+        samples = stream.standard_normal((6, 1, 3, *size), dtype=np.float32)
+        outputs = np.stack([expected(pictures[0], {"x": sample})["y"] for sample in samples])
+        np.savez(tmp_path / f"{name}.npz", x=samples, y=outputs)
+    words = ["evaluate", "current", "--model", pictures[0], "--metric", "cosine", *device[0], "--json", "-"]
+    for name in SIZES:
+        found = json.loads(done(*words, "--data", tmp_path / f"{name}.npz", "--variant", name).out)
+        assert found["package"] == f"current, variant {name}"
+        assert found["data"]["samples"] == 6
+        assert found["verdict"] != "worse"
+    seen = toolchain(*words, "--data", tmp_path / "small.npz")
+    assert (seen.code, "--variant small" in seen.err) == (2, True), seen.err
 
 
 def test_a_package_is_deployed_and_taken_back(pictures, tmp_path):

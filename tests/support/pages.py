@@ -35,10 +35,11 @@ from toolchain.devices import Device
 from toolchain.errors import DeviceError
 from toolchain.failure import Failure
 from toolchain.models.inputs import Guess
+from toolchain.pipeline.beside import CoRun, Side
 from toolchain.pipeline.compare import Comparison
 from toolchain.pipeline.gate import page as gate
 from toolchain.pipeline.gate.result import Quantity, Round
-from toolchain.pipeline.pages import compared, measured, surveyed
+from toolchain.pipeline.pages import beside, compared, measured, surveyed
 from toolchain.pipeline.profile import MACHINE, Profile, Row
 from toolchain.pipeline.profile import pages as profiles
 from toolchain.pipeline.profile.against import Against, Layer
@@ -246,6 +247,28 @@ def _compared(found: Comparison) -> Made:
     )
 
 
+def co_run(rounds: int = 12, **values: Any) -> CoRun:
+    """Return a measurement of two models beside each other."""
+    sides = []
+    for slot, factor in (("detector", 1.9), ("", 1.02)):
+        alone, beside = (
+            [list(part) for part in np.array_split(np.array(samples), rounds)]
+            for samples in (spread(360, 3), [factor * value for value in spread(360, 4)])
+        )
+        latencies = [bench.statistics([value for part in parts for value in part]) for parts in (alone, beside)]
+        sides.append(Side(slot, "mobilenet", "", "sha256:" + "ab12" * 16, *latencies, stats.ratio(beside, alone)))
+    wanted = {
+        "board": "rpi3", "host": "pi@10.0.0.5:22", "emulated": False, "threads": 3, "cpus": 4, "before": BEFORE,
+        "after": AFTER, "waited": WAITED, "notes": (FOREIGN,),
+    }  # fmt: skip
+    return CoRun(**{**wanted, "sides": tuple(sides), **values})
+
+
+def _beside(found: CoRun) -> Made:
+    unseen = ("schema_version", "*.samples", "sides.slowdown.rounds", "sides.slowdown.ci95")
+    return Made(beside.page(found).html(), found.document(), unseen)
+
+
 def _survey(**values: Any) -> Survey:
     fault = DeviceError("the board went away\nin the middle of a run", details=f"{FOREIGN}\n{LONG}")
     deployed = {
@@ -385,6 +408,8 @@ PAGES: dict[str, Callable[[], Made]] = {
     "deploy-one": lambda: _measured(report([0.00123], difference=None, unchecked=True, stages={}, waited=())),
     "compare": lambda: _compared(comparison([2.1 * value for value in spread(400, 2)], spread(800, 3))),
     "compare-few": lambda: _compared(comparison([1.0, 1.2], [1.1, 1.3], rounds=2, emulated=True, reference=None)),
+    "beside": lambda: _beside(co_run()),
+    "beside-few": lambda: _beside(co_run(rounds=2, emulated=True, threads=1, waited=())),
     "survey": lambda: _surveyed(_survey()),
     "survey-begun": lambda: _surveyed(_survey(outcomes=(), emulated=True)),
     "failed": lambda: Made(

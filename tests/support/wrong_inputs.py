@@ -353,6 +353,8 @@ _CASES = [
     ("no threads", "deploy mlp --threads 0", 2, r"0 is not in the range"),
     ("a period of nothing", "bench --period 0ms", 2, r"'0ms' is not in the range from 0.1000 ms to 60 s"),
     ("a period without a unit", "bench --period 33", 2, r"'33' is not a time with a unit"),
+    ("a slot beside with a period", "bench --beside a --period 33ms", 2, r"--beside and --period cannot be combined"),
+    ("a slot beside that is no name", "bench --beside ../a", 2, r"\.\./a"),
     ("a period of a day", "bench --period 24h", 2, r"not in the range"),
     ("a rate for a week", "bench --period 1s --for 168h", 2, r"not in the range"),
     ("a rate for less than a run", "bench --period 1s --for 33ms", 2, r"--for is shorter than --period"),

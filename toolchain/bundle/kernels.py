@@ -16,7 +16,7 @@ _MAX_KERNELS = 20_000
 _MAX_BUFFERS = 64
 _MAX_OPERATIONS = 10**18
 _MAX_NODES, _LONGEST_NAME = 1000, 500
-_ENTRY = "    def main("
+_ENTRY = "main"  # of a network with one set of shapes
 _ATTRIBUTES = ("layer", "exact", "choice", "operations")
 
 
@@ -53,8 +53,8 @@ class Kernel:
         return bool(self.buffers) and all(dtype == "float32" for dtype, _ in self.buffers)
 
 
-def read(text: str) -> Mapping[str, Kernel]:
-    """Return the kernels of a graph by name; anything else is skipped.
+def read(text: str, entry: str = _ENTRY) -> Mapping[str, Kernel]:
+    """Return the kernels of a graph by name, with the nodes of their calls by a function; anything else is skipped.
 
     It comes from a package or a device, and is not trusted.
     """
@@ -63,7 +63,7 @@ def read(text: str) -> Mapping[str, Kernel]:
     lines = text.split("\n")
     for number, line in enumerate(lines):
         attributes = lines[number + 1] if number + 1 < len(lines) else ""
-        if line.startswith(_ENTRY):
+        if line.startswith(f"    def {entry}("):
             nodes = _nodes(_attribute(attributes, "toolchain.nodes"))
         head = _HEAD.match(line)
         if head and len(kernels) < _MAX_KERNELS and "T.Buffer" in line:

@@ -35,7 +35,7 @@ SECTIONS = {
         "sdk": Entry("sdk", "Write the C and Python libraries for your application."),
     },
     "Measure and compare": {
-        "bench": Entry("device", "Measure the release that a device runs."),
+        "bench": Entry("bench", "Measure the release that a device runs."),
         "profile": Entry("profile", "Show the time of each kernel of a release on its device."),
         "compare": Entry("compare", "Measure how much faster the tuned model is."),
         "gate": Entry("gate", "Check whether a new package is slower or wrong."),

@@ -472,6 +472,16 @@ class TurnOptions(MeasureOptions):
     budget: float = budget(20.0)
 
 
+def one_variant() -> Any:
+    """Return the field for the one set of shapes that a command measures."""
+    return option(
+        "--variant",
+        metavar="NAME",
+        default="",
+        help="The variant to measure of a release with several; one that was built for these shapes may be the other.",
+    )
+
+
 def html() -> Any:
     """Return the field for the path of the HTML page."""
     return option("--html", type=PATH, help="Write the report as an HTML page.")

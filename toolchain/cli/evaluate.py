@@ -56,6 +56,7 @@ class EvaluateOptions:
     )
     device: SlotOptions = record(SlotOptions)
     threads: int | None = same(common.MeasureOptions, "threads")
+    variant: str = common.one_variant()
     fixed: tuple[str, ...] = same(common.ModelOptions, "fixed")
     seed: int = option("--seed", default=0, show_default=True, help="Seed of a zoo network's weights.")
     json_path: Path | None = same(common.ReportOptions, "json_path")
@@ -90,6 +91,7 @@ def evaluate(console: Console, /, source: str, options: EvaluateOptions) -> Resu
             connect=functools.partial(open_device, board, options.device, console.say),
             progress=console.say,
             access=options.registry.access(),
+            variant=options.variant,
         ),
         samples=evaluating.SampleRequest(
             options.data,

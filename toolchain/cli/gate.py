@@ -140,6 +140,7 @@ class GateOptions:
         help="Milliseconds that NEW and OLD each run in a round.",
     )
     threads: int | None = same(common.MeasureOptions, "threads")
+    variant: str = common.one_variant()
     no_pin: bool = same(common.MeasureOptions, "no_pin")
     tolerance: float | None = common.tolerance()
     retrained: bool = option(
@@ -255,6 +256,7 @@ def gate(console: Console, /, source: str, options: GateOptions) -> Result:
         connect=functools.partial(open_device, board, options.device, console.say),
         progress=console.say,
         access=options.registry.access(),
+        variant=options.variant,
     )
     emulated = board.emulated or options.device.device(board).emulated
     warnings = functools.partial(connection.cpu_warnings, options=options.device, threads=options.threads)

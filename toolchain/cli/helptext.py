@@ -36,7 +36,7 @@ _SUBJECTS = {
     QUANTIZATION: "--calibration --method --exclude",
     ACCURACY: "--min-snr",
     VERIFICATION: "--tolerance --samples --evaluate --unchecked",
-    MEASUREMENT: "--budget --rounds --round-ms --runs --threads --no-pin --energy --against",
+    MEASUREMENT: "--beside --budget --rounds --round-ms --runs --threads --no-pin --energy --against",
     RATE: "--p999 --period --for --deadline --load --fifo --mlock",
     BUILDERS: "--builders --builders-ca --builders-cert --builders-key --builders-plain",
     REGISTRY: "--ca --plain-http --username --password-stdin",

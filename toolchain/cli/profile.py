@@ -39,6 +39,7 @@ class ProfileOptions:
         help="Number of runs, both with and without profiling.",
     )
     threads: int | None = same(common.MeasureOptions, "threads")
+    variant: str = common.one_variant()
     no_pin: bool = same(common.MeasureOptions, "no_pin")
     against: str | None = option(
         "--against",
@@ -87,6 +88,7 @@ def profile(console: Console, /, source: str | None, options: ProfileOptions) ->
         connect=functools.partial(open_device, board, options.device, console.say),
         progress=console.say,
         same=("inputs",),
+        variant=options.variant,
     )
     inputs = options.inputs.source(options.seed)
     with ab.lock_sides(request, "profile") as locked:

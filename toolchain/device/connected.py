@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from toolchain.board import Board
 from toolchain.device.store import Store
@@ -31,6 +31,14 @@ class ConnectedDevice:
     def emulated(self) -> bool:
         """Whether its times are an emulator's."""
         return self.board.emulated or self.entry.emulated
+
+    def in_slot(self, slot: str) -> ConnectedDevice:
+        """Return the same device with another slot of its store.
+
+        Raises:
+            InputError: There is no such slot.
+        """
+        return replace(self, entry=self.entry.for_slot(slot), store=self.store.in_slot(slot))
 
     def threads(self, requested: int, cpus: int) -> int:
         """Return the threads of a model there; 0 requested ones stand for the board file's number, or all `cpus`."""

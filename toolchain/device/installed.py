@@ -18,7 +18,7 @@ from toolchain.bundle.manifest import LARGEST_GRAPH, Manifest
 from toolchain.device import fit, runner, trust
 from toolchain.device.connected import ConnectedDevice
 from toolchain.device.probe.facts import DeviceFacts
-from toolchain.device.runner import Plan, Run
+from toolchain.device.runner import Neighbour, Plan, Run
 from toolchain.device.shipment import Sent, Shipment, Tell, install, send
 from toolchain.device.store import Generation, Store
 from toolchain.device.trust import Verified
@@ -244,6 +244,11 @@ class Installed:
     def command(self, folder: str, plan: Plan) -> list[str]:
         """Return the command line of its runner, which writes its report and its outputs into a folder."""
         return runner.command(self.folders, self.folders["releases"], folder, self.complete(plan), self.release.threads)
+
+    @property
+    def as_neighbour(self) -> Neighbour:
+        """This release as one that runs beside another."""
+        return Neighbour(self.folders["releases"], self.folders["inputs"], self.steps, self.release.variant)
 
     def with_inputs_of(self, other: Installed) -> Installed:
         """Return the same release with the inputs of another one."""

@@ -78,6 +78,30 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Neighbour:
+    """Another model, which runs again and again while one is timed, in a process of its own with as many threads.
+
+    Attributes:
+        release: Folder of the release on the device.
+        inputs: Folder of its inputs on the device.
+        steps: Steps of these inputs; 0 for a model without a state.
+        variant: Its set of shapes; empty if there is one.
+    """
+
+    release: str
+    inputs: str
+    steps: int = 0
+    variant: str = ""
+
+    @property
+    def arguments(self) -> list[str]:
+        """The runner's options."""
+        steps = ["--beside-steps", str(self.steps)] if self.steps else []
+        variant = ["--beside-variant", self.variant] if self.variant else []
+        return ["--beside", self.release, "--beside-inputs", f"{self.inputs}/{INPUTS}", *steps, *variant]
+
+
+@dataclass(frozen=True)
 class Plan:
     """How often to run: at least `min_runs` and at most `max_runs` times, until `budget_s` seconds are used up.
 
@@ -86,6 +110,7 @@ class Plan:
     model runs once for each; 0 means a single input without that axis. They are the steps of a `sequence` if a model
     keeps its state between them; the first step gets it from a file of the device, `state_in`, or else it is zeros, and
     the last one leaves it in `state_out`. With a `rate`, the model then runs at that rate.
+    Another model runs `beside` the timed runs.
     With `objects`, the inputs are raw pictures or sounds, and what these give has at most so many bytes; with
     `keep_input`, the input that was made of the last one is fetched, too. `variant` is one of a
     release that has several.
@@ -104,6 +129,7 @@ class Plan:
     objects: int = 0
     keep_input: bool = False
     variant: str = ""
+    beside: Neighbour | None = None
 
 
 SMOKE = Plan(budget_s=0.0, min_runs=1, max_runs=0)
@@ -189,6 +215,7 @@ def command(folders: Mapping[str, str], release: str, folder: str, plan: Plan, t
     argv += ["--keep-input"] if plan.keep_input else []
     argv += [] if plan.pinned else ["--no-pin"]
     argv += plan.rate.arguments if plan.rate else []
+    argv += plan.beside.arguments if plan.beside else []
     return [*argv, "--threads", str(threads)] if threads else argv
 
 
@@ -234,7 +261,8 @@ def longest_s(plan: Plan, size: int | None = None) -> float:
     """
     start = _LONGEST_START_S if size is None else min(_LONGEST_START_S, _START_S + size / _SLOWEST)
     runs = max(plan.samples, _RUNS_A_START) + plan.warmup_runs + (plan.min_runs if plan.max_runs else 0)
-    return start / _RUNS_A_START * runs + plan.budget_s * 3
+    models = 2 if plan.beside else 1
+    return models * start / _RUNS_A_START * runs + plan.budget_s * 3
 
 
 def most_said(plan: Plan) -> int:

@@ -104,6 +104,7 @@ class Store:
         slot: str = "",
     ) -> None:
         self._shell = shell
+        self._root = root
         self._patience = patience or Patience()
         self._lease: Lease | None = None
         self._folder = ""
@@ -218,6 +219,17 @@ class Store:
                 pass
 
     # --- slots ---------------------------------------------------------------------------------------------------
+
+    def in_slot(self, slot: str) -> Store:
+        """Return another slot of the store; it has the lock that is held here.
+
+        Raises:
+            InputError: There is no such slot.
+        """
+        other = Store(self._shell, self._root, self._report, self._patience, slot)
+        other._lease = self._lease
+        other.check_slot()
+        return other
 
     def make_slot(self) -> None:
         """Make the folder of the slot, or complete it; other slots are not touched."""

@@ -6,11 +6,13 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 
 from toolchain import temporary
 from toolchain.board import Board
 from toolchain.device.connected import ConnectedDevice
 from toolchain.device.lock import Owner
+from toolchain.errors import InputError
 from toolchain.native.programs import Program
 from toolchain.pipeline import device_programs, preflight
 from toolchain.pipeline.ab.sides import Side, SideOpener, TensorKind, check_pair, on_device
@@ -28,6 +30,7 @@ class Request:
     progress: Progress
     access: Access | None = None  # how a registry is reached; None refuses addresses
     same: Sequence[TensorKind] = ("inputs", "outputs")  # which tensors two of them must have in common
+    variant: str = ""  # of a release with several sets of shapes
 
     def check(self, sides: Sequence[Side]) -> None:
         """Refuse sides that cannot be run or compared.
@@ -49,9 +52,29 @@ class Request:
             InputError: The device has no such release, or several; or as `check`.
             VerificationError: As `check`.
         """
-        sides = [side or on_device(name, device) for side, name in zip(local, self.names, strict=True)]
+        sides = [
+            side or on_device(name, device).of_variant(self.variant)
+            for side, name in zip(local, self.names, strict=True)
+        ]
+        if self.variant and not any(side.variant for side in sides):
+            raise InputError(
+                f"there is no variant {self.variant!r}: {' and '.join(side.label for side in sides)} "
+                f"{'was' if len(sides) == 1 else 'were'} built for one set of shapes",
+                hint="leave --variant out",
+            )
         self.check(sides)
         return sides
+
+    def open_local(self, folder: Path) -> list[Side | None]:
+        """Open the sides whose files are here or in a registry, with their variant; None for those of the device.
+
+        Raises:
+            InputError, VerificationError, RegistryError: As `SideOpener.open_local`; or there is no such variant.
+        """
+        opener = SideOpener(folder, self.access, self.progress)
+        others = list(reversed(self.names)) if len(self.names) > 1 else [""]
+        opened = [opener.open_local(name, other) for name, other in zip(self.names, others, strict=True)]
+        return [side and side.of_variant(self.variant) for side in opened]
 
 
 @dataclass(frozen=True)
@@ -72,10 +95,8 @@ def lock_sides(request: Request, purpose: str) -> Iterator[LockedSides]:
         VerificationError: A side is damaged, or was built for another board.
         ToolchainError: As the checks before a benchmark; or the device is lost or busy.
     """
-    names = request.names
     with temporary.folder() as folder:
-        opener = SideOpener(folder, request.access, request.progress)
-        local = [opener.open_local(name, other) for name, other in zip(names, reversed(names), strict=True)]
+        local = request.open_local(folder)
         # What is here is checked before the device is contacted.
         request.check([side for side in local if side])
         with request.connect() as device:

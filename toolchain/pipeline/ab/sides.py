@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -44,10 +44,22 @@ class Side:
     digest: str
     bundle: Bundle | None = None  # its files here; None of a release that a device keeps
     device: ConnectedDevice | None = field(default=None, compare=False, repr=False)  # which keeps it
+    variant: str = ""  # the set of shapes to measure, which its manifest is about; empty if there is one
 
     @classmethod
     def of(cls, bundle: Bundle, label: str = "") -> Side:
         return cls(label or bundle.manifest.name, bundle.manifest, bundle.digest, bundle)
+
+    def of_variant(self, name: str) -> Side:
+        """Return it with one of its sets of shapes; as it is with an empty name, or if it was built for one.
+
+        Raises:
+            InputError: It has several, and this is none of them.
+        """
+        if not name or not self.manifest.variants:
+            return self
+        label = f"{self.label}, variant {name}"
+        return replace(self, label=label, manifest=self.manifest.of_variant(name), variant=name)
 
     @property
     def size(self) -> int:
@@ -68,7 +80,7 @@ class Side:
             text = installed.read_graph(self.device, self.manifest, self.digest)
         else:
             raise ValueError(f"{self.label} is neither here nor on a device")
-        return kernels.read(text)
+        return kernels.read(text, self.manifest.entry)
 
     def release(self, program: Program, device: ConnectedDevice, threads: int) -> DeviceRelease:
         """Return it as a release of a device that can run it.
@@ -77,11 +89,13 @@ class Side:
             MismatchError, VerificationError: As `DeviceRelease.of_bundle`.
         """
         if self.bundle:
-            return DeviceRelease.of_bundle(self.bundle, program, device, threads)
-        return DeviceRelease.of_device(self.manifest, self.digest, program, device, threads)
+            release = DeviceRelease.of_bundle(self.bundle, program, device, threads)
+        else:
+            release = DeviceRelease.of_device(self.manifest, self.digest, program, device, threads)
+        return replace(release, manifest=self.manifest, variant=self.variant)
 
     def check_board(self, board: Board) -> None:
-        """Refuse a release that was built for another board, or for several sets of shapes.
+        """Refuse a release that was built for another board, or of which one of several sets of shapes is not chosen.
 
         Raises:
             VerificationError: It was built for another board.
@@ -91,7 +105,7 @@ class Side:
             raise InputError(
                 f"{self.label} has {len(names)} variants, and this command measures one set of shapes",
                 details=", ".join(map(str, self.manifest.variants)),
-                hint="`toolchain bench` measures each variant; here use a release that was built for one shape",
+                hint=f"name one of them: --variant {names[0]}; `toolchain bench` measures all of them",
             )
         bundle.check_board(self.manifest, board, root=self.device.store.folder if self.device else "")
 

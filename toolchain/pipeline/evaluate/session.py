@@ -63,7 +63,8 @@ class _Work:
         """Open the journal of a side, which these values identify."""
         reader, metric = self.scoring.reader, self.scoring.metric
         own, outputs = reader.preprocess, [spec.name for spec in self.scoring.manifest.outputs]
-        scoring = [toolchain.__version__, metric.name, metric.digest, outputs]
+        shapes = [str(spec) for spec in self.scoring.manifest.inputs]
+        scoring = [toolchain.__version__, metric.name, metric.digest, outputs, shapes]
         reading = [reader.dataset.digest, *([own.name, own.digest] if own else [])]
         journal = Journal.of(scoring, reading, *side)
         self.journals.append(journal)
@@ -133,7 +134,7 @@ def evaluate(request: EvaluationRequest) -> Evaluation:
     samples = request.samples.open()
     with temporary.folder() as folder:
         release = request.release
-        side = ab.SideOpener(folder, release.access, release.progress).open_local(release.names[0])
+        (side,) = release.open_local(folder)
         if side:
             release.check([side])
         else:
@@ -143,7 +144,7 @@ def evaluate(request: EvaluationRequest) -> Evaluation:
         name = str(side.bundle.folder) if side.bundle else side.digest
         with ab.lock_sides(replace(release, names=(name,)), "evaluate") as locked:
             device_release = locked.sides[0].release(locked.program, locked.device, request.threads)
-            return prepared.finish(device_release, release.names[0], request.most_lost, installed=False)
+            return prepared.finish(device_release, side.label, request.most_lost, installed=False)
 
 
 def _notes(sources: Mapping[str, SourceModel], manifest: Manifest) -> tuple[str, ...]:

@@ -314,7 +314,12 @@ class Gate:
             },
             "emulated": self.emulated,
             **{
-                name: {"named": side.label, "bundle_digest": f"sha256:{side.digest}", "bytes": side.size}
+                name: {
+                    "named": side.label,
+                    "bundle_digest": f"sha256:{side.digest}",
+                    "bytes": side.size,
+                    "variant": side.variant,
+                }
                 for name, side in (("new", self.new), ("base", self.base))
             },
             "threads": self.threads,

@@ -270,7 +270,10 @@ def culprits_text(comparison: against.Against) -> str:
 
 def _samples(new: Side, base: Side) -> tuple[Samples, Samples]:
     """Return the inputs for each side: of its own reference, or else of the other's, or random ones."""
-    available = [verification.samples_of(side.bundle, unchecked=True) if side.bundle else None for side in (new, base)]
+    available = [
+        verification.samples_of(side.bundle, unchecked=True, variant=side.variant) if side.bundle else None
+        for side in (new, base)
+    ]
     referenced = [samples if samples and samples.expected is not None else None for samples in available]
     random = Samples(verification.random_inputs(new.manifest), None)
     fallback = next(

@@ -85,4 +85,19 @@ void PrintFault(const std::string& what, const std::string& file) {
   WriteText(("runner: " + edge::OneLine(what) + InBrackets(file) + "\n").c_str());
 }
 
+int PrintingFaults(const std::function<void()>& body) {
+  try {
+    body();
+    return edge::kExitOk;
+  } catch (const edge::Fault& fault) {
+    PrintFault(fault.what(), fault.file());
+    return fault.code();
+  } catch (const std::exception& error) {
+    // An error of the standard library: the step in progress says what it means.
+    const edge::Stage& stage = edge::CurrentStage();
+    PrintFault(stage.doing + " failed: " + error.what(), stage.file);
+    return stage.code;
+  }
+}
+
 }  // namespace runner

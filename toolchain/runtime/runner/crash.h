@@ -2,6 +2,7 @@
 #ifndef RUNNER_CRASH_H_
 #define RUNNER_CRASH_H_
 
+#include <functional>
 #include <string>
 
 namespace runner {
@@ -13,6 +14,9 @@ void InstallCrashHandlers();
 
 // Writes "runner: <what> (<file>)" to stderr as one line of printable text.
 void PrintFault(const std::string& what, const std::string& file);
+
+// Runs a function; what it throws is printed like that. Returns the exit code.
+int PrintingFaults(const std::function<void()>& body);
 
 }  // namespace runner
 

@@ -3,18 +3,15 @@
 
 #include <fcntl.h>
 #include <sched.h>
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 
 #include "../model/fault.h"
+#include "child.h"
 
 namespace runner {
 namespace {
@@ -82,28 +79,20 @@ Load::Load(const std::string& kind, const std::string& folder) : kind_(kind) {
 }
 
 void Load::Start(const std::string& folder) {
-  const pid_t parent = getpid();
-  const pid_t process = fork();
-  if (process < 0) {
+  const auto work = [&] {
+    close(gate_[1]);
+    AwaitClosed(gate_[0]);
+    if (kind_ == "cpu") KeepCpuBusy();
+    if (kind_ == "memory") KeepMemoryBusy();
+    KeepDiskBusy(folder);
+    return 1;
+  };
+  try {
+    processes_.push_back(StartChild("the load", work));
+  } catch (const Fault&) {
     End();
-    throw Fault(kExitRunFailed, std::string("the load cannot be started: ") + strerror(errno));
+    throw;
   }
-  if (process > 0) {
-    processes_.push_back(process);
-    return;
-  }
-  // Nothing may let it outlive its parent: not a kill, and not a parent that has ended before this line.
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(1);
-  for (int stream = 0; stream < 3; ++stream) close(stream);  // whoever reads them waits for all who hold them
-  close(gate_[1]);
-  char byte;
-  while (read(gate_[0], &byte, 1) < 0 && errno == EINTR) {
-  }
-  if (kind_ == "cpu") KeepCpuBusy();
-  if (kind_ == "memory") KeepMemoryBusy();
-  KeepDiskBusy(folder);
-  _exit(1);
 }
 
 void Load::Begin() {
@@ -113,15 +102,14 @@ void Load::Begin() {
 
 void Load::CheckRunning() const {
   for (const pid_t process : processes_) {
-    if (waitpid(process, nullptr, WNOHANG) != 0) {
+    if (!IsRunning(process)) {
       throw Fault(kExitRunFailed, "the load \"" + kind_ + "\" ended by itself: the disk or the memory may be full");
     }
   }
 }
 
 void Load::End() {
-  for (const pid_t process : processes_) kill(process, SIGKILL);
-  for (const pid_t process : processes_) waitpid(process, nullptr, 0);
+  for (const pid_t process : processes_) EndChild(process);
   processes_.clear();
 }
 

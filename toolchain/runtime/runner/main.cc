@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <exception>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,10 +15,12 @@
 #include "../model/manifest.h"
 #include "../model/stage.h"
 #include "../threads/pool.h"
+#include "companion.h"
 #include "compare.h"
 #include "copies.h"
 #include "crash.h"
 #include "load.h"
+#include "open.h"
 #include "options.h"
 #include "peak.h"
 #include "periodic.h"
@@ -47,17 +48,6 @@ PeriodicPlan PeriodicFrom(const Options& options) {
 std::string FolderOf(const std::string& path) {
   const size_t slash = path.rfind('/');
   return slash == std::string::npos ? "." : path.substr(0, slash + 1);
-}
-
-edge_model* Open(const Options& options) {
-  edge_options wanted = EDGE_OPTIONS;
-  wanted.threads = EDGE_ALL_CPUS;
-  wanted.pin = options.no_pin ? 0 : 1;
-  wanted.trust = options.trust.empty() ? nullptr : options.trust.c_str();
-  edge_model* model = nullptr;
-  Check(edge_open(options.release.c_str(), &wanted, &model));
-  if (!options.variant.empty()) Check(edge_select(model, options.variant.c_str()));
-  return model;
 }
 
 // Runs every picture or sound, with the steps of the release; returns how long each of them took, in nanoseconds.
@@ -105,12 +95,13 @@ void RunRelease(const Options& options) {
   Load load(options.load, FolderOf(options.report));  // before there are threads, a priority and an affinity
   if (options.fifo) UseRealTimePriority();
   const std::vector<int> cpus = edge::ChooseCpus(options.threads);
+  Companion companion(options, cpus);
   edge::StayOn(cpus);  // which may be a few fast ones
 
   Report report;
   report.threads = static_cast<int>(cpus.size());
   const Clock::time_point start = Clock::now();
-  edge_model* model = Open(options);  // never closed: the process ends with it
+  edge_model* model = OpenRelease(options, options.release, options.variant);  // never closed: the process ends with it
   report.load_ms = MillisecondsSince(start);
   report.device = edge::DeviceOf(model);
 
@@ -131,9 +122,11 @@ void RunRelease(const Options& options) {
                   options.tolerance);
   }
   if (options.mlock) LockMemory();
+  companion.Begin();
   const Copies before = CopiesNow();
   Samples* const repeated = samples ? &*samples : nullptr;
   report.timings = Measure(model, repeated, PlanFrom(options));
+  companion.End();
   report.copies = CopiesPerRun(before, CopiesNow(), RunsOf(report.timings));
   if (options.period_us > 0) {
     report.periodic = RunPeriodically(model, repeated, PeriodicFrom(options), &load);
@@ -166,27 +159,12 @@ void Main(int argc, char** argv) {
   }
 }
 
-int MainWithFaults(int argc, char** argv) {
-  InstallCrashHandlers();
-  try {
-    Main(argc, argv);
-    return edge::kExitOk;
-  } catch (const edge::Fault& fault) {
-    PrintFault(fault.what(), fault.file());
-    return fault.code();
-  } catch (const std::exception& error) {
-    // An error of the standard library: the step in progress says what it means.
-    const edge::Stage& stage = edge::CurrentStage();
-    PrintFault(stage.doing + " failed: " + error.what(), stage.file);
-    return stage.code;
-  }
-}
-
 }  // namespace
 }  // namespace runner
 
 int main(int argc, char** argv) {
-  const int code = runner::MainWithFaults(argc, argv);
+  runner::InstallCrashHandlers();
+  const int code = runner::PrintingFaults([&] { runner::Main(argc, argv); });
   // All files are written and synced. A crash in a library's destructors cannot spoil the result.
   fflush(nullptr);
   _exit(code);

@@ -18,6 +18,7 @@ const char kUsage[] =
     "              [--samples N [--sequence]] [--threads N] [--no-pin] [--progress]\n"
     "              [--state-in FILE] [--state-out FILE] [--variant NAME]\n"
     "              [--expected OUT.safetensors [--tolerance X]] [--trust DIR]\n"
+    "              [--beside DIR --beside-inputs IN.safetensors [--beside-steps N] [--beside-variant NAME]]\n"
     "              [--profile OUT.json [--profile-runs 50]]\n"
     "              [--objects OUT.safetensors [--keep-input]]\n"
     "              [--period-us N [--for-ms 60000] [--deadline-us N] [--load cpu|memory|io]\n"
@@ -38,6 +39,9 @@ const char kUsage[] =
     "them into the\n"
     "model's input, and its output into objects; --keep-input writes the input of the last one, too.\n"
     "Each thread but the first is tied to a CPU of its own; with --no-pin they share these CPUs.\n"
+    "--beside runs another release again and again while this one is timed, in a process of its own with as many "
+    "threads, on\n"
+    "other CPUs if there are enough.\n"
     "--trust is the folder that says whose signed releases run here, /etc/edge-toolchain unless it is "
     "given;\n"
     "where it has no file `trusted`, any release does. --verify checks signatures and files, runs "
@@ -106,6 +110,9 @@ constexpr TextOption kOptionalTexts[] = {{"--verify", &Options::verify},
                                          {"--profile", &Options::profile},
                                          {"--signed", &Options::with},
                                          {"--variant", &Options::variant},
+                                         {"--beside", &Options::beside},
+                                         {"--beside-inputs", &Options::beside_inputs},
+                                         {"--beside-variant", &Options::beside_variant},
                                          {"--trust", &Options::trust},
                                          {"--load", &Options::load},
                                          {"--sysfs", &Options::sysfs},
@@ -123,6 +130,7 @@ constexpr NumberOption kNumbers[] = {{"--warmup-runs", &Options::warmup_runs, 0,
                                      {"--for-ms", &Options::for_ms, 1, kOneDayMs},
                                      {"--deadline-us", &Options::deadline_us, 1, kOneDayMs * 1000},
                                      {"--samples", &Options::samples, 1, kMaxRuns},
+                                     {"--beside-steps", &Options::beside_steps, 1, kMaxRuns},
                                      {"--threads", &Options::threads, 1, 1024},
                                      {"--floor", &Options::floor, 0, kMaxSequence}};
 
@@ -169,6 +177,18 @@ void CheckSequence(const Options& options) {
   }
 }
 
+void CheckBeside(const Options& options) {
+  if (options.beside.empty() != options.beside_inputs.empty()) {
+    throw Fault(kExitUsage, "--beside and --beside-inputs need each other");
+  }
+  if (options.beside.empty() && (options.beside_steps > 0 || !options.beside_variant.empty())) {
+    throw Fault(kExitUsage, "--beside-steps and --beside-variant need --beside");
+  }
+  if (!options.beside.empty() && (options.max_runs == 0 || options.period_us > 0 || !options.profile.empty())) {
+    throw Fault(kExitUsage, "--beside is for timed runs: not for --max-runs 0, --period-us and --profile");
+  }
+}
+
 void CheckComplete(const Options& options) {
   if (options.help || options.version || options.peak || !options.halves.empty()) return;
   if (options.floor >= 0 && options.verify.empty()) {
@@ -183,6 +203,7 @@ void CheckComplete(const Options& options) {
   }
   CheckPeriodic(options);
   CheckSequence(options);
+  CheckBeside(options);
   if (options.keep_input && options.objects.empty()) {
     throw Fault(kExitUsage, "--keep-input is given without --objects");
   }

@@ -28,6 +28,9 @@ struct Options {
   std::string halves;     // kind of device that is asked about half precision; empty: none
   std::string verify;     // a release that is only verified; empty: none
   std::string variant;    // the name of the release's set of shapes; empty: its only or first one
+  std::string beside;     // a release that runs meanwhile, in a process of its own; empty: none
+  std::string beside_inputs;
+  std::string beside_variant;
   std::string with;       // what was signed of it, where that is not in it yet
   std::string trust;      // folder that says whom the device trusts; empty: the usual one
   std::string state_in;   // the state that a sequence begins with; empty: zeros
@@ -46,6 +49,7 @@ struct Options {
   int64_t for_ms = 60000;   // of periodic runs
   int64_t deadline_us = 0;  // 0: the period
   int64_t samples = 0;  // 0: one, without a dimension for them
+  int64_t beside_steps = 0;  // of --beside-inputs, which are a sequence; 0: of a model without a state
   int64_t threads = 0;  // 0: as many as there are usable CPUs
   int64_t floor = -1;   // raise the model's floor to this, and to what the signers ask for; -1: no
 };

@@ -1,0 +1,244 @@
+"""Two models of one store: an application that uses both, and what each loses while the other one runs.
+
+No assertion is about how long a run takes: this machine may be busy.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from PIL import Image
+
+from tests.support import bundles, picture_nets, sshd, state_nets
+from tests.support.commands import done, parsed, toolchain
+from tests.support.parts import require
+from toolchain import board, bundle
+from toolchain.device import runner, verification
+from toolchain.models.ort import onnxruntime
+from toolchain.shell import SshOptions, open_shell
+
+SIDE = picture_nets.SIDE
+ANIMALS, COLOURS = ("cat", "dog", "owl"), ("red", "green", "blue", "black", "white")
+STEPS = {
+    "detector": ["resize:stretch=32", "scale=1/255", "yolo:nms=0.45,score=0.423,labels={}"],
+    "classifier": ["resize:stretch=32", "scale=1/255", "softmax", "topk:k=1,labels={}"],
+}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Two networks with their labels, and a picture."""
+    folder = tmp_path_factory.mktemp("models")
+    onnx.save(picture_nets.detector(), folder / "detector.onnx")
+    onnx.save(picture_nets.classifier(), folder / "classifier.onnx")
+    for name, labels in {"detector": ANIMALS, "classifier": COLOURS}.items():
+        (folder / f"{name}.txt").write_text("\n".join(labels) + "\n")
+    noise = np.random.default_rng(2).integers(0, 256, (60, 81, 3))
+    rows, columns = np.mgrid[0:60, 0:81] / np.array([60, 81]).reshape(2, 1, 1)
+    pixels = ((np.stack([columns, rows, 1 - columns], -1) * 0.9 + 0.1) * noise).astype(np.uint8)  # redder to the right
+    Image.fromarray(pixels).save(folder / "a.ppm")
+    return folder
+
+
+def deploy_both(models: Path, *words: object) -> None:
+    """Deploy each network to a slot of its name."""
+    for name, steps in STEPS.items():
+        options = []
+        for step in steps:
+            last = step.partition(":")[0] in {"yolo", "softmax", "topk"}
+            options += ["--post" if last else "--pre", step.format(models / f"{name}.txt")]
+        done("deploy", models / f"{name}.onnx", *words, *options, "--slot", name, "--budget", 0)
+
+
+def outputs_of(path: Path, pixels: np.ndarray) -> np.ndarray:
+    """Resize a picture, and run a network on it with ONNX Runtime."""
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    resized = picture_nets.opencv_linear(pixels, SIDE, SIDE).transpose(2, 0, 1)[None] / np.float32(255)
+    return session.run(None, {"x": resized.astype(np.float32)})[0]
+
+
+def check_lines(text: str, models: Path) -> None:
+    """Compare the lines of the application with numpy, ONNX Runtime and numpy's suppression."""
+    pixels = np.asarray(Image.open(models / "a.ppm"))
+    height, width = pixels.shape[:2]
+    table = outputs_of(models / "detector.onnx", pixels)[0].T
+    corners = np.concatenate([table[:, :2] - table[:, 2:4] / 2, table[:, :2] + table[:, 2:4] / 2, table[:, 4:]], 1)
+    kept = picture_nets.suppressed(corners, 0.45, 0.423, 300)
+    lines = [line.split() for line in text.splitlines()]
+    assert len(lines) == len(kept) > 3
+    boxes = np.array([[float(corner) for corner in line[:4]] for line in lines])
+    scale = np.array([width, height, width, height]) / SIDE
+    for row, number in kept:
+        expected = np.clip(corners[row, :4] * scale, 0, [width, height] * 2)
+        place = int(np.argmin(np.abs(boxes - expected).max(1)))  # scores that are almost equal may change places
+        box, (label, score, colour, share) = boxes[place], lines[place][4:]
+        np.testing.assert_allclose(box, expected, atol=0.5)
+        assert label == ANIMALS[number]
+        assert float(score) == pytest.approx(corners[row, 4 + number], abs=0.01)
+        (left, top), (right, bottom) = np.floor(box[:2]).astype(int), np.ceil(box[2:]).astype(int)
+        values = outputs_of(models / "classifier.onnx", pixels[top:bottom, left:right])[0]
+        shares = np.exp(values - values.max()) / np.exp(values - values.max()).sum()
+        assert colour == COLOURS[int(np.argmax(shares))]
+        assert float(share) == pytest.approx(shares.max(), abs=0.02)
+    assert len({line[6] for line in lines}) > 1
+
+
+def compiled(compiler: str, sdk: Path, target: Path) -> Path:
+    """Build the example as a reader of docs/sdk.md does."""
+    warnings = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O1"]
+    source = sdk / "example" / "crops.c"
+    linked = ["-I", sdk / "include", "-L", sdk / "lib", "-ledge_model", f"-Wl,-rpath,{sdk / 'lib'}"]
+    subprocess.run([compiler, *warnings, source, *linked, "-o", target], check=True)
+    return target
+
+
+@pytest.fixture(scope="module")
+def root(models, tmp_path_factory):
+    """A store of this machine with both models."""
+    root = tmp_path_factory.mktemp("store") / "root"
+    deploy_both(models, "--root", root)
+    return root
+
+
+# --- the application -----------------------------------------------------------------------------------------------
+
+
+def test_an_application_detects_and_classifies(models, root, tmp_path):
+    done("sdk", "--board", "local", "-o", tmp_path / "sdk")
+    source = tmp_path / "sdk" / "example" / "crops.c"
+    assert len(source.read_text().splitlines()) <= 80
+    program = compiled("gcc", tmp_path / "sdk", tmp_path / "crops")
+    releases = [root / "slots" / name / "current" for name in STEPS]
+    seen = subprocess.run([program, *releases, models / "a.ppm"], capture_output=True, text=True, check=True)
+    check_lines(seen.stdout, models)
+    for name, content in {"text.ppm": b"P3 1 1 255\n0 0 0\n", "short.ppm": b"P6 9 9 255\nabc"}.items():
+        (tmp_path / name).write_bytes(content)
+        seen = subprocess.run([program, *releases, tmp_path / name], capture_output=True, text=True, check=False)
+        assert (seen.returncode, seen.stdout) == (1, "")
+        assert "is not a binary PPM" in seen.stderr
+
+
+def test_the_application_on_a_virtual_board(virtual_boards, models, tmp_path):
+    compiler = f"{board.load('rpi4').triple}-gcc"
+    require(compiler, "g++-aarch64-linux-gnu", shutil.which(compiler) is not None)
+    host = virtual_boards.name("rpi4")
+    words = ["--board", "rpi4", "--host", host, "--devices", virtual_boards.devices]
+    deploy_both(models, *words, "--root", "~/two-models", "--toolchain", "host")
+    done("sdk", "--board", "rpi4", "-o", tmp_path / "sdk")
+    program = compiled(compiler, tmp_path / "sdk", tmp_path / "crops")
+    with open_shell(host, config=SshOptions(config_file=virtual_boards.config, agent=False)) as shell:
+        for path in (tmp_path / "sdk" / "lib" / "libedge_model.so.1", program, models / "a.ppm"):
+            shell.push(path, f"two-models/{path.name}")
+        releases = " ".join(f"slots/{name}/current" for name in STEPS)
+        script = f"cd two-models; chmod +x crops; LD_LIBRARY_PATH=. ./crops {releases} a.ppm"
+        seen = shell.run(script, timeout=300)
+        shell.run("rm -rf two-models")
+    check_lines(seen.stdout, models)
+
+
+# --- bench --beside ------------------------------------------------------------------------------------------------
+
+
+def check_document(document: dict, slots: tuple[str, str]) -> None:
+    assert [side["slot"] for side in document["sides"]] == list(slots)
+    for side in document["sides"]:
+        low, high = side["slowdown"]["ci99"]
+        assert 0 < low <= side["slowdown"]["value"] <= high
+        assert len(side["slowdown"]["rounds"]) == 12
+        assert min(len(side[company]["samples"]) for company in ("alone", "beside")) >= 36
+    assert document["bundle_digest"] == document["sides"][0]["digest"]
+
+
+def test_two_models_beside_each_other(root, tmp_path):
+    words = ["bench", "--root", root, "--slot", "detector", "--beside", "classifier", "--threads", 1, "--budget", 0]
+    files = ["--json", tmp_path / "report.json", "--html", tmp_path / "page.html"]
+    seen = done(*words, *files)
+    document = json.loads((tmp_path / "report.json").read_text())
+    check_document(document, ("detector", "classifier"))
+    assert document["threads"] == 1
+    assert "TIMES AS LONG" in seen.out
+    assert "classifier" in seen.out
+    assert "Times as long" in (tmp_path / "page.html").read_text()
+    assert done(*words, *files).code == 0  # its own reports are replaced
+
+
+def test_the_releases_without_a_slot_beside_one_over_ssh(tiny_for_ssh, models, tmp_path):
+    """A state, and another model; the store's own releases are the first of the two."""
+    onnx.save(state_nets.gru(), tmp_path / "gru.onnx")
+    with sshd.running(tmp_path / "sshd") as server:
+        device = ["--board", "x86_64", "--host", "board", "--ssh-config", server.config, "--root", tmp_path / "device"]
+        done("deploy", tiny_for_ssh.folder, *device, "--budget", 0)
+        done("deploy", tmp_path / "gru.onnx", "--state", "auto", *device, "--slot", "stream", "--budget", 0)
+        document = parsed("bench", *device, "--beside", "stream", "--budget", 0)
+        check_document(document, ("", "stream"))
+        assert not list((tmp_path / "device" / "run").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "phrase"),
+    [
+        (["--slot", "detector", "--beside", "clasifier"], 2, "has no slot 'clasifier'"),
+        (["--slot", "nobody", "--beside", "detector"], 2, "has no slot 'nobody'"),
+        (["--slot", "detector", "--beside", "detector"], 2, "names the slot that is measured"),
+        (["--beside", "detector"], 4, "no release is deployed"),
+        (["--slot", "detector", "--beside", "../x"], 2, "../x"),
+        (["--slot", "detector", "--beside", "classifier", "--period", "10ms"], 2, "cannot be combined"),
+        (["--slot", "detector", "--beside", "classifier", "--junit", "x.xml"], 2, "cannot be combined"),
+    ],
+)
+def test_a_model_that_is_not_there_is_named(root, words, code, phrase, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    seen = toolchain("bench", "--root", root, *words)
+    assert (seen.code, phrase in seen.err) == (code, True), seen.err
+    assert seen.out == ""
+
+
+def test_a_slot_without_a_release_is_named(root, tmp_path):
+    """As after a first deploy that failed."""
+    copied = tmp_path / "root"
+    shutil.copytree(root, copied, symlinks=True)
+    (copied / "slots" / "classifier" / "current").unlink()
+    seen = toolchain("bench", "--root", copied, "--slot", "detector", "--beside", "classifier")
+    assert (seen.code, "no release is deployed on slot classifier" in seen.err) == (4, True), seen.err
+
+
+@pytest.fixture
+def argv(tiny, program, tmp_path):
+    """A command line of the runner with a release beside, without the latter's inputs."""
+    runner.tensors.save(tmp_path / runner.INPUTS, verification.samples_of(tiny).inputs)
+    folders = {"runners": str(program.path.parent), "inputs": str(tmp_path)}
+    plan = runner.Plan(budget_s=0.0, max_runs=3)
+    return [*runner.command(folders, str(tiny.folder), str(tmp_path), plan, threads=1), "--beside", str(tiny.folder)]
+
+
+def test_faults_of_the_model_beside_are_its_own(argv, tiny, tmp_path):
+    inputs = tmp_path / runner.INPUTS
+    damaged = bundles.variant(tiny, tmp_path / "damaged", {})
+    (damaged.folder / bundle.LIBRARY).write_bytes(b"no library")
+    cases = {
+        ("--beside-inputs", tmp_path / "nothing"): (3, "the model beside: "),
+        ("--beside-inputs", inputs, "--beside-steps", 2): (3, "the model beside: input"),
+        ("--beside-inputs", inputs, "--beside-variant", "no"): (2, "the model beside: "),
+        (): (2, "--beside and --beside-inputs need each other"),
+        ("--beside-inputs", inputs, "--period-us", 1000): (2, "--beside is for timed runs"),
+    }
+    for words, (code, phrase) in cases.items():
+        seen = subprocess.run([*argv, *map(str, words)], capture_output=True, text=True, check=False)
+        assert (seen.returncode, phrase in seen.stderr) == (code, True), (words, seen.stderr)
+    argv[argv.index("--beside") + 1] = str(damaged.folder)
+    seen = subprocess.run([*argv, "--beside-inputs", inputs], capture_output=True, text=True, check=False)
+    assert (seen.returncode in {3, 4}, "the model beside: " in seen.stderr) == (True, True), seen.stderr
+
+
+def test_the_model_beside_ends_with_the_runner(argv, tmp_path):
+    seen = subprocess.run([*argv, "--beside-inputs", tmp_path / runner.INPUTS], capture_output=True, check=True)
+    assert seen.stderr == b""
+    own = str(tmp_path).encode()
+    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    assert not [line for line in lines if own in line]
