@@ -261,7 +261,8 @@ class _TilesWriter(AttentionWriter):
     def _weigh(self, scratch: Buffer, number: Expr, masks: Expr | None) -> None:
         """Replace the scores of a query by weights."""
         line = T.Bind(self.line(number))
-        mask = None if masks is None else T.Bind(masks + number * self._layer.mask.strides[2])
+        view = self._layer.mask
+        mask = None if masks is None or view is None else T.Bind(masks + number * view.strides[2])
         with T.serial(0, self._vectors) as block:
             place = emit.ramp(line + block * SIDE, SIDE)
             T.buffer_store(scratch, self.mask_scores(scratch[place], mask, block), [place])

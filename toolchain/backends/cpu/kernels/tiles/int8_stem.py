@@ -5,6 +5,7 @@ Four bytes of a pixel are a word. A pixel of the copy has the words of a window'
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
