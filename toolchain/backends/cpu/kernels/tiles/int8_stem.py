@@ -96,14 +96,15 @@ class _FirstWriter(ByteWriter):
         # The first pixel that is read at once, and the one behind the last: nothing is read outside the row.
         inside = min(max(-(-before // stride), begin), end)
         outside = max(min((width - WORDS_PER_PIXEL + before) // stride + 1, end), inside)
-        for part, read in (
-            ((begin, inside), self._edge),
-            ((inside, outside), self._inside),
-            ((outside, end), self._edge),
-        ):
-            with T.serial(*part) as column:
+
+        def copy(first: int, last: int, read: Callable[[Expr, Expr], Expr]) -> None:
+            with T.serial(first, last) as column:
                 words = T.Bind(read(start, T.Bind(column * stride - before)))
-                self.store_pixel(line, column, lambda _, words=words: words)
+                self.store_pixel(line, column, lambda _: words)
+
+        copy(begin, inside, self._edge)
+        copy(inside, outside, self._inside)
+        copy(outside, end, self._edge)
 
     def padding(self) -> Expr:
         return tirx.Broadcast(self._zero(), WORDS_PER_PIXEL)
