@@ -38,6 +38,9 @@ _SLOWEST = 64 << 10  # bytes of a network per second, to load it and run it once
 _COMPILED_HERE = "llvm"  # target kind of kernels that are machine code when they reach the device
 _RUNS_A_START = 10  # the start, with loading and the first run, takes as long as so many later runs
 
+WEIGHTS = ("", "file", "copy", "fs-verity", "sealed", "shared")
+"""The values of `edge_release.weights`."""
+
 _LONGEST = 200
 _MOST_UNITS = 1 << 20
 _MOST_BYTES = 1 << 50
@@ -55,6 +58,7 @@ class Run:
         load_ms: Time to load library and params.
         threads: Threads the model ran on.
         peak_rss_kib: Largest memory use of the process.
+        weights: Where the weights were in memory, one of `WEIGHTS`; empty for runners of earlier versions.
         each_ns: Durations of the runs that computed the outputs, in nanoseconds, one for each sample.
         involuntary_switches: Number of times that one of its threads lost its CPU during the timed runs.
         processor: The accelerator of the kernels; None for the CPU.
@@ -69,6 +73,7 @@ class Run:
     load_ms: float
     threads: int
     peak_rss_kib: int
+    weights: str = ""
     each_ns: tuple[int, ...] = ()
     involuntary_switches: int = 0
     processor: Processor | None = None
@@ -339,6 +344,7 @@ def read(text: str, outputs: Mapping[str, NDArray[Any]], name: str, plan: Plan) 
             load_ms=_duration(report["load_ms"]),
             threads=_time(report["threads"]),
             peak_rss_kib=_time(report["peak_rss_kib"]),
+            weights=WEIGHTS[WEIGHTS.index(report.get("weights", ""))],
             each_ns=times["each_ns"],
             involuntary_switches=_time(report["involuntary_switches"]),
             processor=read_processor(report["processor"]),

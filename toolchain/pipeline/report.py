@@ -120,6 +120,7 @@ class Report:
             "threads": measured.run.threads,
             "load_ms": measured.run.load_ms,
             "peak_rss_kib": measured.run.peak_rss_kib,
+            "weights": measured.run.weights,
             "processor": asdict(measured.run.processor) if measured.run.processor else None,
             "copies": asdict(measured.run.copies) if measured.run.copies else None,
             "conditions": {"before": asdict(measured.before), "after": asdict(measured.after)},

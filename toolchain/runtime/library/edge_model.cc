@@ -335,7 +335,7 @@ class OpenModel {
 
   edge_release Release() const {
     return {sizeof(edge_release), manifest_.name.c_str(), digest_.c_str(), folder_.c_str(),
-            approval_ ? approval_->statement.sequence : 0};
+            approval_ ? approval_->statement.sequence : 0, NameOf(params_.guard)};
   }
 
   const Manifest& manifest() const { return manifest_; }

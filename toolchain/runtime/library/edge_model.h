@@ -96,9 +96,12 @@ typedef struct edge_release {
   const char* digest; /* 64 hexadecimal digits; "" where the folder is not one of a device's store */
   const char* folder; /* where it lies, without links */
   int64_t sequence;   /* the number that its signers gave it; 0 where nobody was asked for */
+  const char* weights; /* where they are: "file" without signatures; of signed releases "fs-verity", or memory
+                          that nobody can change: "sealed", which other processes of this user may share,
+                          "shared" with one of them, or a "copy" of its own */
 } edge_release;
 
-#define EDGE_RELEASE_INFO {sizeof(edge_release), NULL, NULL, NULL, 0}
+#define EDGE_RELEASE_INFO {sizeof(edge_release), NULL, NULL, NULL, 0, NULL}
 
 /* Formats of raw pictures, of 8 bits: as cameras deliver them, and as decoders of files do. */
 enum {

@@ -19,23 +19,15 @@
 namespace edge {
 namespace {
 
-// Closes a descriptor on every way out of a scope.
-class Descriptor {
- public:
-  explicit Descriptor(int number) : number_(number) {}
-  ~Descriptor() {
-    if (number_ >= 0) close(number_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return number_; }
-
- private:
-  int number_;
-};
-
 [[noreturn]] void FailWithErrno(ExitCode code, const std::string& what, const std::string& path) {
   throw Fault(code, what + ": " + strerror(errno), path);
+}
+
+// Smaller files are not worth a descriptor, nor the search for one.
+constexpr size_t kLeastShared = 1 << 20;
+
+[[noreturn]] void FailAsUnsigned(const std::string& path) {
+  throw Fault(kExitUntrusted, "the file is not the one that was signed", path);
 }
 
 // Asked of the kernel itself: the C library of some boards is older than this call.
@@ -92,8 +84,7 @@ void SyncFolder(const std::string& folder) {
 
 }  // namespace
 
-MappedFile::MappedFile(const std::string& path, const std::string& sha256)
-    : path_(path), copied_(!sha256.empty()) {
+MappedFile::MappedFile(const std::string& path, const std::string& sha256) : path_(path) {
   // O_NONBLOCK: opening a named pipe must not wait for a writer.
   Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status;
@@ -106,44 +97,79 @@ MappedFile::MappedFile(const std::string& path, const std::string& sha256)
   if (status.st_size != static_cast<off_t>(size)) {
     throw Fault(kExitInput, "the file is larger than this device's memory", path);
   }
-  if (size != 0) Map(file.get(), size);
-  if (sha256.empty()) return;
-  const bool is_signed = HexSha256(bytes()) == sha256;
-  if (is_signed && (size_ == 0 || mprotect(data_, size_, PROT_READ) == 0)) return;
-  Unmap();
-  if (is_signed) FailWithErrno(kExitLoad, "cannot protect the memory of the file", path);
-  throw Fault(kExitUntrusted, "the file is not the one that was signed", path);
+  try {
+    if (sha256.empty()) {
+      Map(file.get(), size);
+    } else if (size < kLeastShared || !MapFixed(file.get(), size, sha256)) {
+      Copy(file.get(), size, sha256);
+    }
+  } catch (const Fault&) {
+    Unmap();
+    throw;
+  }
 }
 
 // An empty map is an error to mmap, an empty file is not one here.
 void MappedFile::Map(int file, size_t size) {
-  const int access = copied_ ? PROT_READ | PROT_WRITE : PROT_READ;
-  const int kind = copied_ ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_PRIVATE;
-  data_ = mmap(nullptr, size, access, kind, copied_ ? -1 : file, 0);
-  if (data_ == MAP_FAILED) FailWithErrno(kExitInput, "cannot map the file", path_);
+  if (size == 0) return;
+  void* const data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0);
+  if (data == MAP_FAILED) FailWithErrno(kExitInput, "cannot map the file", path_);
+  data_ = data;
   size_ = size;
-  for (size_t done = 0; copied_ && done < size;) {
-    const ssize_t got = read(file, static_cast<char*>(data_) + done, size - done);
+}
+
+// Whether there are bytes that nobody can change: then they have been mapped, and have the digest.
+bool MappedFile::MapFixed(int file, size_t size, const std::string& sha256) {
+  const auto has_digest = [&](int other) {
+    Unmap();
+    Map(other, size);
+    return HexSha256(bytes()) == sha256;
+  };
+  fixed_ = OpenFixed(file, size, sha256, has_digest);
+  if (fixed_.file.get() < 0) {
+    Unmap();
+    return false;
+  }
+  guard_ = fixed_.guard;
+  if (guard_ != Guard::kShared && !has_digest(fixed_.file.get())) FailAsUnsigned(path_);
+  return true;
+}
+
+void MappedFile::Copy(int file, size_t size, const std::string& sha256) {
+  guard_ = Guard::kCopy;
+  if (size != 0) {
+    void* const data = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED) FailWithErrno(kExitInput, "cannot map the file", path_);
+    data_ = data;
+    size_ = size;
+  }
+  for (size_t done = 0; done < size;) {
+    const ssize_t got = pread(file, static_cast<char*>(data_) + done, size - done, static_cast<off_t>(done));
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) break;  // the rest stays zero, and the digest tells
     done += static_cast<size_t>(got);
+  }
+  if (HexSha256(bytes()) != sha256) FailAsUnsigned(path_);
+  if (size_ != 0 && mprotect(data_, size_, PROT_READ) != 0) {
+    FailWithErrno(kExitLoad, "cannot protect the memory of the file", path_);
   }
 }
 
 void MappedFile::Unmap() {
   if (size_ != 0) munmap(data_, size_);
+  size_ = 0;
 }
 
 MappedFile::~MappedFile() { Unmap(); }
 
 void MappedFile::DropPages(std::string_view part) const {
-  if (part.empty() || copied_) return;
+  if (part.empty() || guard_ == Guard::kCopy) return;
   const auto [begin, end] = PagesOf(part);
   madvise(begin, static_cast<size_t>(end - begin), MADV_DONTNEED);
 }
 
 void MappedFile::LoadPages(std::string_view part) const {
-  if (part.empty() || copied_) return;
+  if (part.empty() || guard_ == Guard::kCopy) return;
   const auto [begin, end] = PagesOf(part);
   madvise(begin, static_cast<size_t>(end - begin), MADV_WILLNEED);
   // MADV_POPULATE_READ would do this, but kernels before 5.14 lack it.

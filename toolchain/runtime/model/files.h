@@ -7,13 +7,15 @@
 #include <string_view>
 #include <vector>
 
+#include "fixed_file.h"
+
 namespace edge {
 
 // A whole regular file, mapped read-only for the object's lifetime. Faults are kExitInput.
 //
-// With a digest, 64 hexadecimal digits, the bytes are a private copy that has it, whatever somebody
-// writes to the file meanwhile; a fault of kExitUntrusted if they have another one. Nothing can be
-// written to either of them.
+// With a digest, 64 hexadecimal digits, the bytes have it, whatever somebody writes to the file
+// meanwhile; a fault of kExitUntrusted if they have another one. `guard` says how. Nothing can be
+// written to the map.
 class MappedFile {
  public:
   explicit MappedFile(const std::string& path, const std::string& sha256 = "");
@@ -23,6 +25,7 @@ class MappedFile {
 
   const std::string& path() const { return path_; }
   std::string_view bytes() const { return {static_cast<const char*>(data_), size_}; }
+  Guard guard() const { return guard_; }
 
   // Gives the pages back, so that a file once copied does not count in the peak memory.
   void DropPages() const { DropPages(bytes()); }
@@ -35,12 +38,15 @@ class MappedFile {
 
  private:
   void Map(int file, size_t size);
+  bool MapFixed(int file, size_t size, const std::string& sha256);
+  void Copy(int file, size_t size, const std::string& sha256);
   void Unmap();
 
   std::string path_;
   void* data_ = nullptr;
   size_t size_ = 0;
-  bool copied_;  // for a map shows what is written to its file
+  FixedFile fixed_;  // open for as long as others may want to share it
+  Guard guard_ = Guard::kNothing;
 };
 
 // A file without a name that holds bytes and that nobody can change: what a library is loaded from

@@ -175,9 +175,10 @@ void CheckOutput(const TensorSpec& spec, const Tensor& tensor, const std::string
 Params LoadParams(const Manifest& manifest) {
   const SafetensorsFile file(manifest.params, manifest.DigestOf(manifest.params));
   Params params;
+  params.guard = file.guard();
   for (const VariantSpec& variant : manifest.variants) {
     for (const std::string& name : variant.params_order) {
-      if (params.count(name) == 0) params.emplace(name, file.Load(name));
+      if (params.tensors.count(name) == 0) params.tensors.emplace(name, file.Load(name));
     }
   }
   return params;
@@ -204,7 +205,7 @@ Model::Network Model::Bind(const VariantSpec& variant, const Params& params) con
   network.inputs.reserve(variant.inputs.size());
   for (const TensorSpec& input : variant.inputs) network.inputs.emplace_back(input, device_);
   for (const std::string& name : variant.params_order) {
-    const Tensor& param = params.at(name);
+    const Tensor& param = params.tensors.at(name);
     network.params.push_back(device_.device_type == kDLCPU ? param : Copied(param, device_));
   }
   if (device_.device_type == kDLCPU) network.held = Held(network.params);

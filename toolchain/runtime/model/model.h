@@ -21,7 +21,10 @@ namespace edge {
 
 // The parameters of all variants by name, to be read only: most are memory of the mapped file, which all processes
 // share, or of its verified copy.
-using Params = std::map<std::string, tvm::ffi::Tensor>;
+struct Params {
+  std::map<std::string, tvm::ffi::Tensor> tensors;
+  Guard guard = Guard::kNothing;
+};
 
 // Faults are kExitInput.
 Params LoadParams(const Manifest& manifest);

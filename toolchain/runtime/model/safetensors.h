@@ -32,6 +32,7 @@ class SafetensorsFile {
   explicit SafetensorsFile(const std::string& path, const std::string& sha256 = "");
 
   const std::string& path() const { return file_->path(); }
+  Guard guard() const { return file_->guard(); }
   const std::map<std::string, TensorEntry>& entries() const { return entries_; }
 
   // What one tensor holds, where the file is mapped: with no alignment. The name must be one of the

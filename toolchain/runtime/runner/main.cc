@@ -104,6 +104,9 @@ void RunRelease(const Options& options) {
   edge_model* model = OpenRelease(options, options.release, options.variant);  // never closed: the process ends with it
   report.load_ms = MillisecondsSince(start);
   report.device = edge::DeviceOf(model);
+  edge_release release = EDGE_RELEASE_INFO;
+  Check(edge_release_of(model, &release));
+  report.weights = release.weights;
 
   edge::EnterStage(edge::kExitInput, "reading the inputs", options.inputs);
   std::optional<Samples> samples;  // none for pictures and sounds: the input of the last one stays

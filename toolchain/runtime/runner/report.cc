@@ -59,6 +59,7 @@ void WriteReport(const std::string& path, const Report& report) {
                             {String("involuntary_switches"), report.timings.involuntary_switches},
                             {String("threads"), report.threads},
                             {String("peak_rss_kib"), report.peak_rss_kib},
+                            {String("weights"), String(report.weights)},
                             {String("processor"), ProcessorOf(report.device)},
                             {String("copies"), report.copies},
                             {String("periodic"), report.periodic},

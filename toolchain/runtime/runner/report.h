@@ -19,6 +19,7 @@ struct Report {
   Timings timings;
   int threads = 0;
   int64_t peak_rss_kib = 0;
+  std::string weights;  // as edge_release has it
   DLDevice device{kDLCPU, 0};  // what the kernels ran on
   tvm::ffi::json::Value copies;  // see CopiesPerRun
   tvm::ffi::json::Value periodic;  // see RunPeriodically

@@ -180,6 +180,7 @@ class _Release(ctypes.Structure):
         ("digest", ctypes.c_char_p),
         ("folder", ctypes.c_char_p),
         ("sequence", ctypes.c_int64),
+        ("weights", ctypes.c_char_p),
     )
 
 
@@ -330,6 +331,11 @@ class Model:
     def sequence(self) -> int:
         """The number that the release's signers gave it; 0 where nobody asked for signatures."""
         return int(self._release().sequence)
+
+    @property
+    def weights(self) -> str:
+        """Where the weights are, as `edge_release.weights` of edge_model.h; empty with an older library."""
+        return str(self._release().weights or b"", "utf-8")
 
     def changed(self) -> bool:
         """Whether the path leads to another release by now."""
