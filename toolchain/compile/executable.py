@@ -7,7 +7,6 @@ TVM compiles all kernels of a network as one module, on one core. The steps here
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +23,8 @@ from tvm.relax.vm_build import VMExecutable
 
 from toolchain import temporary
 from toolchain.backends.cpu.lowering import PIPELINE
+from toolchain.compile import activations
+from toolchain.compile.scratch import scratch_bytes
 from toolchain.tensors import DTYPES
 
 ENTRY = "main"
@@ -75,7 +76,10 @@ class _ConstantLifter(relax.PyExprMutator):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class MachineCode:
-    """An executable, ready to be exported, and the bytes that its functions allocate for activations, if known."""
+    """An executable, ready to be exported, and the bytes that its functions allocate for activations, if known.
+
+    Those of the first function contain what kernels take for a moment.
+    """
 
     executable: VMExecutable
     activations: dict[str, int | None]
@@ -93,27 +97,18 @@ def compile_module(module: tvm.IRModule, target: tvm.target.Target, entries: Seq
         return MachineCode(tvm.compile(module, target=target), dict.fromkeys(entries))
     with target:
         lowered = relax.get_pipeline("default")(module)
+    for entry in entries:
+        lowered = activations.share_storages(lowered, entry)
     builder = relax.ExecBuilder()  # collects the bytecode; the kernels are compiled below
     # Private upstream, but there is no other way in between its two steps.
     kernels = vm_build._filter_tir(vm_build._vmcodegen(builder, lowered, "bytecode"))  # noqa: SLF001
     first, *others = _libraries(kernels, target) or [None]
     linked = VMExecutable(vm_build._ffi_api.VMLink(builder, target, first, others, {}))  # noqa: SLF001
-    return MachineCode(linked, {entry: _planned_bytes(lowered, entry) for entry in entries})
-
-
-def _planned_bytes(lowered: tvm.IRModule, entry: str) -> int | None:
-    """Return the bytes of all storage that a function allocates; None if a size depends on the data."""
-    sizes: list[int | None] = []
-
-    def visit(node: Any) -> None:
-        if isinstance(node, relax.Call) and getattr(node.op, "name", "") == "relax.vm.alloc_storage":
-            shape = node.args[0].values if isinstance(node.args[0], relax.ShapeExpr) else []
-            is_known = len(shape) > 0 and all(isinstance(size, tvm.tirx.IntImm) for size in shape)
-            sizes.append(math.prod(int(size) for size in shape) if is_known else None)
-
-    relax.analysis.post_order_visit(lowered[entry], visit)
-    known = [size for size in sizes if size is not None]
-    return sum(known) if len(known) == len(sizes) else None
+    planned = {entry: activations.planned_bytes(lowered[entry]) for entry in entries}
+    first, scratch = planned[entries[0]], scratch_bytes(kernels, int(target.attrs.get("num-cores", 1)))
+    if first is not None:
+        planned[entries[0]] = first + scratch  # which the kernels of all entries share
+    return MachineCode(linked, planned)
 
 
 def _libraries(kernels: tvm.IRModule | None, target: tvm.target.Target) -> list[Any]:
