@@ -150,11 +150,11 @@ def build_variants(
     try:
         return _build(networks, request, folder, sources)
     except _MemoryLimitError as fault:
-        larger = [name for name in backend.larger_weights if name not in request.without]
-        if not larger:
+        larger = backend.larger_weights
+        if not larger or larger in request.without:
             raise
-        request.progress(f"{fault.message}: building again without {', '.join(larger)}, whose weights are larger")
-        smaller = replace(request, without=(*request.without, *larger))
+        request.progress(f"{fault.message}: building again without templates that pack weights larger")
+        smaller = replace(request, without=(*request.without, larger))
         return _build(networks, smaller, folder, sources)
 
 

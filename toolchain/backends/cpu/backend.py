@@ -87,7 +87,7 @@ class CpuTemplates:
     def read_choice(self, layer: Layer, choice: Mapping[str, Any]) -> kernels.Choice | None:
         """Read a choice for a layer; None if it is unknown, left out, or does not fit."""
         parsed = kernels.choice(dict(choice))
-        if parsed is None or parsed.template in self.without or not kernels.fits(layer, parsed):
+        if parsed is None or kernels.is_left_out(parsed.template, self.without) or not kernels.fits(layer, parsed):
             return None
         return parsed
 
@@ -122,8 +122,8 @@ _FLOAT16_FEATURES = ("fphp", "asimdhp")  # Linux's names for arithmetic in half 
 class Cpu(Backend):
     """CPUs, x86-64 and Arm."""
 
-    template_names = kernels.NAMES
-    larger_weights = kernels.WITH_LARGER_WEIGHTS
+    template_names = (*kernels.NAMES, kernels.LARGER_WEIGHTS)
+    larger_weights = kernels.LARGER_WEIGHTS
     shipped_by_lanes: ClassVar[Mapping[int, str]] = {16: "x86-64-v4", 8: "x86-64-v3"}
     """Names of the tuning records that come with the toolchain, by the floats of a vector register."""
 

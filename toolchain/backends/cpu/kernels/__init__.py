@@ -47,6 +47,7 @@ from toolchain.backends.cpu.kernels.tiles import dense as tiles_dense
 from toolchain.backends.cpu.kernels.tiles import int8 as int8_tiles
 from toolchain.backends.cpu.kernels.tiles import int8_stem as int8_tiles_plain
 from toolchain.backends.cpu.kernels.tiles import stem as tiles_plain
+from toolchain.backends.cpu.kernels.winograd import compact as winograd_compact
 from toolchain.backends.cpu.kernels.winograd import row as winograd_row
 from toolchain.backends.cpu.layers import FLOAT16, PACKED, Attention, Conv, Dense, Layer, precision_of, task_of, to_json
 from toolchain.backends.cpu.machine import Machine
@@ -57,7 +58,7 @@ from toolchain.models.converters.sequence.recurrence import Recurrence
 _TEMPLATES: dict[str, ModuleType] = {
     module.NAME: module
     for module in (
-        *(direct, depthwise, winograd, winograd_row, dense, attention, recurrent, pool, elementwise),
+        *(direct, depthwise, winograd, winograd_row, winograd_compact, dense, attention, recurrent, pool, elementwise),
         *(int8_conv, int8_tiles, int8_tiles_plain, int8_depthwise, int8_pool, int8_elementwise),
         *(sparse, sparse_dense),
         *(bfloat16, bfloat16_dense, bfloat16_attention),
@@ -73,8 +74,9 @@ _IN_FLOAT16 = {float16.NAME, float16_depthwise.NAME, float16_winograd.NAME, floa
 
 NAMES = tuple(_TEMPLATES)
 """Names of all templates."""
-WITH_LARGER_WEIGHTS = (winograd.NAME,)
-"""Those that store more numbers than the layer's weights have. Variants of them are left out together with them."""
+LARGER_WEIGHTS = "larger_weights"
+"""The name of all templates that store more numbers than the layer's weights have, where templates are left out."""
+_WITH_LARGER_WEIGHTS = {winograd.NAME, winograd_row.NAME, float16_winograd.NAME}
 
 _PACKED_BY_PLACE = {sparse.NAME, sparse_dense.NAME}
 """Templates whose packed weights hold offsets into their layer's data."""
@@ -133,11 +135,23 @@ def lacking(machine: Machine) -> frozenset[str]:
     return frozenset() if machine.tiles else _WITH_TILES
 
 
+def is_left_out(name: str, without: frozenset[str]) -> bool:
+    """Whether a template must not be used; what leaves out Winograd's leaves out its variants.
+
+    The variant that transforms its weights in each run is slower, and there to save memory.
+    """
+    if name == winograd_compact.NAME and LARGER_WEIGHTS not in without:
+        return True
+    if winograd.NAME in without and name in {*_WITH_LARGER_WEIGHTS, winograd_compact.NAME}:
+        return True
+    return name in without or (LARGER_WEIGHTS in without and name in _WITH_LARGER_WEIGHTS)
+
+
 def _covering(layer: Layer, without: frozenset[str]) -> list[ModuleType]:
-    """List the templates that compute a layer and may be used; what leaves out Winograd's leaves out its variants."""
-    if winograd.NAME in without:
-        without |= {winograd_row.NAME, float16_winograd.NAME}
-    return [template for name, template in _TEMPLATES.items() if name not in without and _covers(name, layer)]
+    """List the templates that compute a layer and may be used."""
+    return [
+        template for name, template in _TEMPLATES.items() if not is_left_out(name, without) and _covers(name, layer)
+    ]
 
 
 def _covers(name: str, layer: Layer) -> bool:

@@ -120,6 +120,7 @@ class WinogradWriter:
         self._data, self._weights, *rest, self._out = buffers
         self._bias = rest.pop(0) if plan.layer.bias else None
         self._others = rest
+        self._more: list[Space] = []
 
     def write(self) -> None:
         if self._plan.fused(self._cores):
@@ -132,7 +133,9 @@ class WinogradWriter:
         with emit.shared(plan.chunks, self._cost) as chunk:
             inputs = [(size, self.dtype) for size in (plan.transformed_size, plan.columns_size)]
             sums = plan.halves_size, plan.products_size
-            transformed, columns, halves, products = spaces(self._lanes, *inputs, *sums)
+            transformed, columns, halves, products, *self._more = spaces(
+                self._lanes, *inputs, *sums, *self.more_sizes()
+            )
             with T.serial(0, self._layer.data.blocks) as block:
                 self._transform_inputs(chunk, block, transformed, 0, columns)
             with T.serial(0, plan.groups) as group:
@@ -149,7 +152,8 @@ class WinogradWriter:
             with T.serial(T.Bind(share * blocks // shares), T.Bind((share + 1) * blocks // shares)) as block:
                 self._transform_inputs(chunk, block, transformed, T.Bind(chunk * size), columns)
         with T.parallel(0, plan.chunks * plan.groups) as work:
-            halves, products = spaces(self._lanes, plan.halves_size, plan.products_size)
+            sums = plan.halves_size, plan.products_size
+            halves, products, *self._more = spaces(self._lanes, *sums, *self.more_sizes())
             chunk, group = T.Bind(work % plan.chunks), T.Bind(work // plan.chunks)
             self._group(chunk, group, transformed, T.Bind(chunk * size), halves, products)
 
@@ -233,12 +237,30 @@ class WinogradWriter:
                 kinds.append((range(row, row + 1), inside))
         return kinds
 
+    # --- weights: `compact` transforms them in the kernel ------------------------------------------------------
+
+    def more_sizes(self) -> tuple[int, ...]:
+        """Elements of the memory that a core needs beside that of its sums; it becomes `_more`."""
+        return ()
+
+    def prepare_column(self, group: Any, column: Any) -> None:
+        """Prepare the weights of a column of components, for a group of output blocks."""
+
+    def panel(self, group: Any, component: Any, row: Any) -> Any:  # noqa: ARG002 - the row, for those of one column
+        """Return where the weights of a component begin."""
+        plan = self._plan
+        return (group * plan.components + component) * plan.inputs * plan.config.blocks * self._lanes
+
+    def weight(self, offset: Any) -> Any:
+        return T.Bind(self._weights[self._ramp(offset)])
+
     # --- products ----------------------------------------------------------------------------------------------
 
     def _group(self, chunk: Any, group: Any, transformed: Space, base: Any, halves: Space, products: Space) -> None:
         """Multiply the inputs of a chunk with the weights of a group of output blocks, and write the results."""
         plan, side = self._plan, self._plan.side
         with T.serial(0, side) as column:
+            self.prepare_column(group, column)
             with T.serial(0, side) as row, T.serial(0, plan.config.passes) as pass_number:
                 self._products(T.Bind(column * side + row), row, pass_number, group, transformed, base, products)
             with T.serial(0, plan.config.blocks * plan.chunk) as number:
@@ -254,7 +276,7 @@ class WinogradWriter:
         """Multiply one component: `tiles` tiles of a chunk with a group of output blocks."""
         plan, config, lanes = self._plan, self._plan.config, self._lanes
         outputs = [(block, tile) for block in range(config.blocks) for tile in range(config.tiles)]
-        panel = T.Bind((group * plan.components + component) * plan.inputs * config.blocks * lanes)
+        panel = T.Bind(self.panel(group, component, row))
 
         def add(sums: emit.Registers, first: Any, end: Any) -> None:
             self._add_blocks(sums, component, pass_number, panel, transformed, base, first, end)
@@ -290,7 +312,7 @@ class WinogradWriter:
                 base + component * plan.input_line + (block * plan.chunk + pass_number * config.tiles) * lanes
             )
             if plan.by_element:
-                self._fetch_ahead(panel, pass_number, block, lanes * step)
+                self.fetch_ahead(panel, pass_number, block, lanes * step)
                 weights = T.Bind(panel + block * lanes * step)
                 vectors = [transformed.vector(tiles + t * lanes) for t in range(config.tiles)]
                 for channel in range(lanes):
@@ -298,20 +320,20 @@ class WinogradWriter:
             else:
                 full = plan.inputs % lanes == 0
                 with T.serial(0, lanes if full else T.Bind(tirx.min(plan.inputs - block * lanes, lanes))) as channel:
-                    self._fetch_ahead(panel, pass_number, block * lanes + channel, step)
+                    self.fetch_ahead(panel, pass_number, block * lanes + channel, step)
                     numbers = [transformed.number(tiles + channel + t * lanes) for t in range(config.tiles)]
                     self._add(sums, numbers, T.Bind(panel + (block * lanes + channel) * step))
 
     def _add(self, sums: Any, numbers: Sequence[Any], line: Any, element: int | None = None) -> None:
         blocks = self._plan.config.blocks
-        weights = [T.Bind(self._weights[self._ramp(line + block * self._lanes)]) for block in range(blocks)]
+        weights = [self.weight(line + block * self._lanes) for block in range(blocks)]
         for tile, number in enumerate(numbers):
             value = T.Bind(number)
             for block, weight in enumerate(weights):
                 index = block * len(numbers) + tile
                 sums[index] = multiply_add(self._machine, sums[index], weight, value, element)
 
-    def _fetch_ahead(self, panel: Any, pass_number: Any, number: Any, elements: int) -> None:
+    def fetch_ahead(self, panel: Any, pass_number: Any, number: Any, elements: int) -> None:
         """Fetch weights while others are used; each pass through a panel fetches its share of the next one.
 
         Args:

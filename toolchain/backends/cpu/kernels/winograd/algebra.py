@@ -58,6 +58,29 @@ def filters(weights: NDArray[Any], tile: int) -> NDArray[Any]:
     return components
 
 
+def filter_factors(tile: int) -> list[list[float]]:
+    """Return the transform of filters, [components of a column or row, taps]."""
+    return [[float(number) for number in row] for row in _FILTERS[tile]]
+
+
+def filter_rows(w: Sequence[Any], tile: int, lanes: int) -> list[Any]:
+    """Write the transform of one row or column of 3 vectors of weights."""
+
+    def c(number: float) -> Any:
+        return emit.splat(number, lanes)
+
+    if tile == 2:  # noqa: PLR2004 - F(2x2)
+        even, odd = T.Bind(c(0.5) * (w[0] + w[2])), T.Bind(c(0.5) * w[1])
+        return [w[0], T.Bind(even + odd), T.Bind(even - odd), w[2]]
+    odd = T.Bind(c(2 / 3 * POINT) * w[1])
+    inner, outer, half = (
+        T.Bind(c(-2 / 3) * w[0] - c(1 / 3) * w[2]),
+        T.Bind(c(1 / 6) * w[0] + c(1 / 3) * w[2]),
+        T.Bind(c(0.5) * odd),
+    )
+    return [w[0], *(T.Bind(value) for value in (inner - odd, inner + odd, outer + half, outer - half)), w[2]]
+
+
 def inputs(d: Sequence[Any], lanes: int) -> list[Any]:
     """Write the transform of one row or column of m + 2 input vectors."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from toolchain.backends.cpu.kernels import emit
 from toolchain.backends.cpu.kernels.direct.plan import bytes_of
+from toolchain.backends.cpu.kernels.winograd.algebra import TAPS
 from toolchain.backends.cpu.layers import Conv
 from toolchain.backends.cpu.machine import Machine
 
@@ -23,6 +24,7 @@ _MOST_BYTES = 8 * 1024**2  # of all transformed inputs
 _LOAD = 0.1  # of an operand beside the products
 _GEMM = 4  # to fill and drain a block of sums
 _MOVE_INPUT, _MOVE_OUTPUT = 1.5, 1.4  # a vector that is loaded or stored by a transform, mostly in the second level
+_EXPAND = {2: 60.0, 4: 85.0}  # to transform a column of the weights of a channel and an output block
 _REGION = 16_000  # to set the cores to work once more
 _CACHE = 0.06  # a byte from a cache behind the first level
 _LARGE = 0.02  # a byte of transformed inputs, if those fill more than half of the second level
@@ -167,15 +169,21 @@ class WinogradPlan:
         return bool(self.config.fused) or (self.chunks == 1 and 1 in {self.groups, self.shares(cores)})
 
 
-def configs(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
-    """List the candidates with their cost: the best of each tile size, group of blocks and arrangement."""
+def configs(layer: Conv, machine: Machine, *, compact: bool = False) -> list[tuple[Config, float]]:
+    """List the candidates with their cost: the best of each tile size, group of blocks and arrangement.
+
+    Args:
+        layer: The layer.
+        machine: The processor.
+        compact: Whether weights have their own size, and the kernel transforms them.
+    """
     best = []
     for tile, blocks, fused in itertools.product((2, 4), _BLOCKS, (1, 0)):
         if layer.out.blocks % blocks:
             continue
         # All tiles and passes of a tile size, group and arrangement; only the cheapest is a candidate.
         tried = [
-            (config, cost(WinogradPlan(layer, machine.lanes, config), machine))
+            (config, cost(WinogradPlan(layer, machine.lanes, config), machine, compact=compact))
             for tiles, passes in itertools.product(range(1, _MOST_TILES + 1), range(1, _MOST_PASSES + 1))
             if _fits(config := Config(tile, tiles, passes, blocks, fused), layer, machine)
         ]
@@ -194,8 +202,8 @@ def _fits(config: Config, layer: Conv, machine: Machine) -> bool:
     )
 
 
-def cost(plan: WinogradPlan, machine: Machine) -> float:
-    """Estimate the time of the busiest core, in units of one vector multiply-add."""
+def cost(plan: WinogradPlan, machine: Machine, *, compact: bool = False) -> float:
+    """Estimate the time of the busiest core, in units of one vector multiply-add; arguments as `configs`."""
     blocks = plan.layer.data.blocks
     transform, group = plan.chunk * _transform(plan), _gemm(plan, machine) + plan.chunk * _finish(plan)
     each = bytes_of(plan.layer)
@@ -203,6 +211,9 @@ def cost(plan: WinogradPlan, machine: Machine) -> float:
         plan.components * plan.inputs * plan.layer.out.blocks * plan.lanes * each,
         plan.transformed_size * each,
     )
+    if compact:
+        weights = weights // plan.components * TAPS**2
+        group += plan.side * plan.inputs * plan.config.blocks * _EXPAND[plan.config.tile]
     fused = plan.fused(machine.cores)
     resident = inputs if fused else plan.chunks * inputs
     group += _LARGE * inputs if 2 * resident > machine.l2_bytes else 0
