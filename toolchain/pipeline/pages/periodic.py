@@ -8,6 +8,7 @@ from toolchain.pipeline.periodic import ratio
 from toolchain.report import Facts, HeatCell, HeatMap, Level, Part, Table, number
 
 _HEAD = ("", "p50", "p90", "p99", "p99.9", "p99.99", "Max")
+_UNITS = (("hours", 3600), ("minutes", 60), ("seconds", 1))  # of an axis of time, which shows two of them at least
 _OUTLIER_HEAD = (
     "Run", "At (s)", "Latency (ms)", "Run alone (ms)", "Woke up late (ms)", "Lost its CPU", "Clock (MHz)", "Governor",
     "Throttled since the start",
@@ -55,11 +56,13 @@ def parts(periodic: Periodic | None) -> list[Part]:
         for piece in periodic.slices
     ]
     level = Level("deadline", periodic.rate.deadline_s * 1e3)
+    length_s = periodic.slice_s * len(columns)
+    unit, seconds = next(((unit, seconds) for unit, seconds in _UNITS if length_s >= 2 * seconds), _UNITS[-1])
     slowest = [_outlier(outlier, periodic) for outlier in periodic.outliers]
     return [
         table,
-        HeatMap("Latency over time, darker where more runs are", "seconds", "milliseconds", columns,
-                periodic.slice_s, level),
+        HeatMap("Latency over time, darker where more runs are", unit, "milliseconds", columns,
+                periodic.slice_s / seconds, level),
         Table(slowest, _OUTLIER_HEAD, range(6), name="slowest runs"),
         Facts(facts),
     ]  # fmt: skip
