@@ -1,5 +1,5 @@
-/* memory_process RELEASE THREADS SPIN_US PERIOD_US SECONDS: opens a release, runs it three times, prints its peak memory
- * and how much of it no other process shares (KiB), runs it once each period (0: never) for some seconds, and prints
+/* memory_process RELEASE THREADS SPIN_US PERIOD_US SECONDS: opens a release, runs it three times, prints how long the
+ * first took, its peak memory, and how much of it no other process shares (KiB), runs it once each period (0: never) for some seconds, and prints
  * the CPU seconds that this took beyond the runs on the calling thread. Then it waits for the end of its input. */
 #define _GNU_SOURCE
 #include <edge_model.h>
@@ -34,13 +34,16 @@ int main(int argc, char** argv) {
   options.spin_us = atoi(argv[3]);
   const long period_us = atol(argv[4]), length_s = atol(argv[5]);
   edge_model* model;
+  struct timespec now, end;
+  clock_gettime(CLOCK_MONOTONIC, &now);
   if (edge_open(argv[1], &options, &model)) return fprintf(stderr, "%s\n", edge_error()), 1;
+  clock_gettime(CLOCK_MONOTONIC, &end);
+  const double load_ms = (double)(end.tv_sec - now.tv_sec) * 1e3 + (double)(end.tv_nsec - now.tv_nsec) / 1e6;
   for (int i = 0; i < 3; ++i) {
     if (edge_run(model)) return fprintf(stderr, "%s\n", edge_error()), 1;
   }
   const long peak = field("/proc/self/status", "VmHWM");
   const long own = field("/proc/self/smaps_rollup", "Private_Dirty") + field("/proc/self/smaps_rollup", "Private_Clean");
-  struct timespec now, end;
   clock_gettime(CLOCK_MONOTONIC, &now);
   end = now;
   end.tv_sec += length_s;
@@ -59,8 +62,9 @@ int main(int argc, char** argv) {
     }
   }
   const double here = cpu_seconds(RUSAGE_THREAD) - before_here, all = cpu_seconds(RUSAGE_SELF) - before;
-  printf("{\"peak_kib\": %ld, \"private_kib\": %ld, \"seconds\": %ld, \"runs\": %ld, \"cpu_s\": %.6f, \"others_cpu_s\": %.6f}\n",
-         peak, own, length_s, runs, all, all - here);
+  printf("{\"load_ms\": %.2f, \"peak_kib\": %ld, \"private_kib\": %ld, \"seconds\": %ld, \"runs\": %ld, "
+         "\"cpu_s\": %.6f, \"others_cpu_s\": %.6f}\n",
+         load_ms, peak, own, length_s, runs, all, all - here);
   fflush(stdout);
   while (getchar() != EOF) {
   }
