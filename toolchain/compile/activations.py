@@ -121,7 +121,7 @@ def _storage_size(value: relax.Call) -> int | None:
 
 def _tensor_size(value: relax.Call) -> int:
     shape, dtype = value.args[2].values, tvm.DataType(str(value.args[3].value))
-    return math.prod(int(extent) for extent in shape) * -(-dtype.bits * dtype.lanes // 8)
+    return math.prod(int(extent) for extent in shape) * -(-int(dtype.bits * dtype.lanes) // 8)
 
 
 def _lifetimes(function: relax.Function) -> dict[relax.Var, Lifetime]:

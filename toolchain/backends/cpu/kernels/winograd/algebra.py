@@ -31,7 +31,7 @@ direct convolution 6e-7 to 3.7e-6; it is the sum over the channels that counts m
 
 POINT = 1 / math.sqrt(2)  # the other one is twice this; their squares are 1/2 and 2
 
-_FILTERS = {
+_FILTERS: dict[int, list[list[float]]] = {
     2: [[1, 0, 0], [1 / 2, 1 / 2, 1 / 2], [1 / 2, -1 / 2, 1 / 2], [0, 0, 1]],
     4: [
         [1, 0, 0],
@@ -70,15 +70,14 @@ def filter_rows(w: Sequence[Any], tile: int, lanes: int) -> list[Any]:
         return emit.splat(number, lanes)
 
     if tile == 2:  # noqa: PLR2004 - F(2x2)
-        even, odd = T.Bind(c(0.5) * (w[0] + w[2])), T.Bind(c(0.5) * w[1])
-        return [w[0], T.Bind(even + odd), T.Bind(even - odd), w[2]]
+        middle, other = T.Bind(c(0.5) * (w[0] + w[2])), T.Bind(c(0.5) * w[1])
+        return [w[0], T.Bind(middle + other), T.Bind(middle - other), w[2]]
     odd = T.Bind(c(2 / 3 * POINT) * w[1])
-    inner, outer, half = (
-        T.Bind(c(-2 / 3) * w[0] - c(1 / 3) * w[2]),
-        T.Bind(c(1 / 6) * w[0] + c(1 / 3) * w[2]),
-        T.Bind(c(0.5) * odd),
-    )
-    return [w[0], *(T.Bind(value) for value in (inner - odd, inner + odd, outer + half, outer - half)), w[2]]
+    half = T.Bind(c(0.5) * odd)
+    inner = T.Bind(c(-2 / 3) * w[0] - c(1 / 3) * w[2])
+    outer = T.Bind(c(1 / 6) * w[0] + c(1 / 3) * w[2])
+    rows = (inner - odd, inner + odd, outer + half, outer - half)
+    return [w[0], *[T.Bind(value) for value in rows], w[2]]
 
 
 def inputs(d: Sequence[Any], lanes: int) -> list[Any]:
