@@ -147,19 +147,28 @@ def build_variants(
             hint="leave --max-ram out",
         )
     sources = records or RecordSources()
-    try:
-        return _build(networks, request, folder, sources)
-    except _MemoryLimitError as fault:
-        larger = backend.larger_weights
-        if not larger or larger in request.without:
-            raise
-        request.progress(f"{fault.message}: building again without templates that pack weights larger")
-        smaller = replace(request, without=(*request.without, larger))
-        return _build(networks, smaller, folder, sources)
+    faults: list[_MemoryLimitError] = []
+    for more in ((), *backend.larger):
+        if more and set(more) <= set(request.without):
+            continue
+        if faults:
+            request.progress(f"{faults[-1].message}: building again without {', '.join(more)}")
+        attempt = replace(request, without=tuple(dict.fromkeys((*request.without, *more))))
+        try:
+            return _build(networks, attempt, folder, sources)
+        except _MemoryLimitError as fault:
+            faults.append(fault)
+    raise min(faults, key=lambda fault: fault.peak)
 
 
 class _MemoryLimitError(BuildError):
-    """A process would need more memory than it may have."""
+    """A process would need more memory than it may have.
+
+    Attributes:
+        peak: What it would need, in bytes.
+    """
+
+    peak: int = 0
 
 
 def _build(networks: Sequence[Network], request: BuildRequest, folder: Path, records: RecordSources) -> Bundle:
@@ -471,11 +480,13 @@ def _check_memory(manifest: Manifest, work: _Compilation) -> None:
     largest = sorted(work.merged.params.values(), key=lambda array: -array.nbytes)[:_LISTED_WEIGHTS]
     weights = ", ".join(f"{'x'.join(map(str, array.shape))} {memory.mib(array.nbytes)}" for array in largest)
     smallest = -(-planned.peak // (1 << 20))
-    raise _MemoryLimitError(
+    fault = _MemoryLimitError(
         f"{manifest.name} needs {memory.mib(planned.peak)} of memory, and --max-ram allows {memory.mib(limit)}",
         details=f"{planned}\nlargest weights as packed: {weights}",
         hint=f"--max-ram {smallest}M is the smallest limit that works",
     )
+    fault.peak = planned.peak
+    raise fault
 
 
 def _sparse(work: _Compilation) -> Sparse | None:

@@ -194,8 +194,8 @@ class Backend(ABC):
 
     template_names: ClassVar[tuple[str, ...]] = ()
     """Names of the templates."""
-    larger_weights: ClassVar[str] = ""
-    """The name of all of them that pack weights larger than the others do; empty if none does."""
+    larger: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    """Those of them that need more memory than others, by what a build that exceeds a limit tries without them."""
     int8_template: ClassVar[str] = ""
     """The template of an accelerator that computes int8 alone, for which a float network is quantized first."""
     runtime: ClassVar[str] = ""

@@ -123,7 +123,8 @@ class Cpu(Backend):
     """CPUs, x86-64 and Arm."""
 
     template_names = (*kernels.NAMES, kernels.LARGER_WEIGHTS)
-    larger_weights = kernels.LARGER_WEIGHTS
+    # The second leaves out what transforms weights in each run as well, for which threads need memory.
+    larger = ((kernels.LARGER_WEIGHTS,), (kernels.LARGER_WEIGHTS, "winograd"))
     shipped_by_lanes: ClassVar[Mapping[int, str]] = {16: "x86-64-v4", 8: "x86-64-v3"}
     """Names of the tuning records that come with the toolchain, by the floats of a vector register."""
 
