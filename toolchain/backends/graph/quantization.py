@@ -161,7 +161,8 @@ def _transposed(value: Value) -> PackedWeights | None:
 
 
 def _unpack(operation: Operation) -> PackedWeights:
-    return packed.of_arrays([value.array for value in operation.inputs], int(operation.values[0]))
+    block, rounds = operation.values
+    return packed.of_arrays([value.array for value in operation.inputs], int(block), rounds=bool(rounds))
 
 
 def _integers_and_scales(value: Value) -> tuple[NDArray[np.int64], NDArray[np.float64]] | None:

@@ -113,6 +113,9 @@ def _dense_of_packed(plans: Planning, operation: Operation, index: int) -> bool:
     bare = Dense(
         math.prod((data.shape or ())[:-1]), inputs, outputs, bits=packed.bits, block=packed.block, zeros=has_zeros
     )
+    rounded = replace(bare, rounds=True)
+    if packed.rounds and plans.computes(rounded):
+        bare = rounded
     return plans.take(RowPlan(data, operation.out, index, weights, bare=bare, packed=packed))
 
 

@@ -37,6 +37,7 @@ from toolchain.backends.cpu.kernels.int8 import depthwise as int8_depthwise
 from toolchain.backends.cpu.kernels.int8 import elementwise as int8_elementwise
 from toolchain.backends.cpu.kernels.int8 import pool as int8_pool
 from toolchain.backends.cpu.kernels.packed import dense as packed_dense
+from toolchain.backends.cpu.kernels.packed import in_bytes as packed_in_bytes
 from toolchain.backends.cpu.kernels.packed import weights as packed_weights
 from toolchain.backends.cpu.kernels.sparse import conv as sparse
 from toolchain.backends.cpu.kernels.sparse import dense as sparse_dense
@@ -63,12 +64,13 @@ _TEMPLATES: dict[str, ModuleType] = {
         *(bfloat16, bfloat16_dense, bfloat16_attention),
         *(tiles, tiles_plain, tiles_dense, tiles_attention),
         *(float16, float16_depthwise, float16_winograd, float16_dense),
-        packed_dense,
+        *(packed_dense, packed_in_bytes),
     )
 }
 _BFLOAT16_TILES = frozenset(module.NAME for module in (tiles, tiles_plain, tiles_dense, tiles_attention))
 _WITH_TILES = _BFLOAT16_TILES | {int8_tiles.NAME, int8_tiles_plain.NAME}
 _IN_BFLOAT16 = {bfloat16.NAME, bfloat16_dense.NAME, bfloat16_attention.NAME} | _BFLOAT16_TILES
+_PACKED = {packed_dense.NAME, packed_in_bytes.NAME}
 _IN_FLOAT16 = {float16.NAME, float16_depthwise.NAME, float16_winograd.NAME, float16_dense.NAME}
 
 NAMES = tuple(_TEMPLATES)
@@ -134,9 +136,11 @@ def lacking(machine: Machine) -> frozenset[str]:
 
 
 def _covering(layer: Layer, without: frozenset[str]) -> list[ModuleType]:
-    """List the templates that compute a layer and may be used; what leaves out Winograd's leaves out its variants."""
+    """List the templates that compute a layer and may be used; what leaves out one leaves out its variants."""
     if winograd.NAME in without:
         without |= {winograd_row.NAME, float16_winograd.NAME}
+    if packed_dense.NAME in without:
+        without |= _PACKED
     return [template for name, template in _TEMPLATES.items() if name not in without and _covers(name, layer)]
 
 
@@ -145,7 +149,7 @@ def _covers(name: str, layer: Layer) -> bool:
     precision = precision_of(layer)
     if (precision == "bfloat16") != (name in _IN_BFLOAT16) or (precision == FLOAT16) != (name in _IN_FLOAT16):
         return False
-    if precision.startswith(PACKED) != (name == packed_dense.NAME):
+    if precision.startswith(PACKED) != (name in _PACKED):
         return False
     return bool(_TEMPLATES[name].covers(layer))
 
@@ -277,7 +281,7 @@ def examples(layer: Layer, machine: Machine, chosen: Choice) -> dict[int, NDArra
         return {}
     if chosen.template in {sparse.NAME, sparse_dense.NAME}:
         return {1: pack(layer, machine, chosen, example(layer, machine.lanes))}
-    if isinstance(layer, Dense) and chosen.template == packed_dense.NAME:
+    if isinstance(layer, Dense) and chosen.template in _PACKED:
         return {1: pack(layer, machine, chosen, packed_weights.example(layer))}
     # Random integers would mostly be pairs of subnormal numbers; behind weights in float16 there are powers of two.
     weights = np.full(layer.weights_shape, 0.5, np.float32)
