@@ -51,20 +51,21 @@ class Digits:
     Attributes:
         count: Digits of a number.
         words: Digits, four neighbours in a word: [blocks, rows, digits, words].
-        starts: Where the sums of products start, int32 [blocks, rows, digits]: the sum of digits times a number.
+        starts: Where the sums of products start, int32 [blocks, rows, digits]: the sum of digits times a number; None
+            if that is zero.
         steps: Steps, float32 [blocks, rows].
         totals: Sums of a block's numbers, float32 [blocks, rows]; None if they are not wanted.
     """
 
     count: int
     words: Buffer
-    starts: Buffer
+    starts: Buffer | None
     steps: Buffer
     totals: Buffer | None
 
     def starting(self, block: Expr, digit: int) -> Expr:
         """Return where the sums of a digit start; `block` counts all rows' blocks."""
-        return self.starts[block * self.count + digit]
+        return 0 if self.starts is None else self.starts[block * self.count + digit]
 
 
 @dataclass(frozen=True)
@@ -92,10 +93,11 @@ def round_rows(layer: Dense, machine: Machine, data: Buffer, rounding: Rounding)
     def allocate(elements: int, dtype: str) -> Buffer:
         return emit.flat(T.alloc_buffer((elements,), dtype))
 
+    # TVM lets registers share the memory of a buffer that nobody reads, whatever their types.
     digits = Digits(
         rounding.count,
         allocate(blocks * rounding.count * size // GROUP, "int32"),
-        allocate(blocks * rounding.count, "int32"),
+        allocate(blocks * rounding.count, "int32") if rounding.start else None,
         allocate(blocks, "float32"),
         allocate(blocks, "float32") if rounding.totals else None,
     )
@@ -186,11 +188,12 @@ class _Writer:
         for digit in reversed(range(count)):
             name = f"llvm.vector.reduce.add.v{self._lanes}i32"
             digit_sum = T.Bind(tirx.call_llvm_pure_intrin("int32", name, self._sums[digit]))
-            start = digit_sum * tirx.const(self._rounding.start, "int32")
-            T.buffer_store(self._digits.starts, start, [index * count + digit])
+            if self._digits.starts is not None:
+                start = digit_sum * tirx.const(self._rounding.start, "int32")
+                T.buffer_store(self._digits.starts, start, [index * count + digit])
             in_float = tirx.Cast("float32", digit_sum)
             total = in_float if total is None else total * tirx.const(float(_BASE), "float32") + in_float
-        if self._rounding.totals:
+        if self._digits.totals is not None:
             T.buffer_store(self._digits.totals, total * step, [index])
 
 

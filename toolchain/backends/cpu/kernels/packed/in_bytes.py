@@ -1,7 +1,7 @@
 """Fully connected layers with packed weights whose data becomes bytes: the weights are multiplied as whole numbers.
 
-All rows are rounded first (`digits`): to one byte where the file lets data be rounded, otherwise to three, which lose no
-more than sums in float32 do. Each 32-bit word has the weights of an output for as many inputs as fit; the words of
+All rows are rounded first (`digits`): to one byte where the file lets data be rounded, otherwise to three, which lose
+no more than sums in float32 do. Each 32-bit word has the weights of an output for as many inputs as fit; the words of
 several outputs are a vector, which two or three instructions split into bytes. One instruction multiplies the bytes of
 four inputs and adds the products. At the end of a block of inputs, its whole sum becomes float32 and is multiplied by
 the scale of the weights and the step of the data.
@@ -146,8 +146,7 @@ class _Writer(dense.DenseWriter):
             lines = [place + line for line in range(rows)]
             for index in range(rows * blocks * count):
                 line_digit = index // blocks
-                start = self._digits.starting(lines[line_digit // count], line_digit % count)
-                sums.start(index, start if self._products.raised else 0)
+                sums.start(index, self._digits.starting(lines[line_digit // count], line_digit % count))
             first = T.Bind((group * layer.blocks + block) * (self._words + 1 + layer.zeros))
             for word, words in self._steps():
                 self._add(lines, sums, first + word, word, words)
@@ -195,17 +194,17 @@ class _Writer(dense.DenseWriter):
         blocks, count, machine = self._config.blocks, self._digits.count, self._machine
         for of_tile in range(blocks):
             scales = self._grid(behind, of_tile)
-            zeros = self._grid(behind + 1, of_tile) if self._layer.zeros else None
+            data_sums = self._digits.totals
+            zeros = None if data_sums is None else self._grid(behind + 1, of_tile)
             for line, block in enumerate(lines):
                 index = line * blocks + of_tile
                 of_digits = [sums[(line * count + digit) * blocks + of_tile] for digit in range(count)]
                 whole = rounding.weighted(of_digits, self._lanes)
                 step = emit.splat(self._digits.steps[block], self._lanes)
                 total = multiply_add(machine, totals[index], T.Bind(whole * scales), step)
-                if zeros is not None:
-                    total = multiply_add(
-                        machine, T.Bind(total), zeros, emit.splat(self._digits.totals[block], self._lanes)
-                    )
+                if data_sums is not None:
+                    data_sum = emit.splat(data_sums[block], self._lanes)
+                    total = multiply_add(machine, T.Bind(total), zeros, data_sum)
                 totals[index] = total
 
     def _fetch_ahead(self, line: Expr, of_tile: int) -> None:
