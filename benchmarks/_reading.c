@@ -1,4 +1,4 @@
-/* Reads a number of bytes again and again with some threads; prints the median speed in GB/s: reading BYTES THREADS */
+/* Reads a number of bytes again and again with some threads; prints how many GB/s the fastest tenth reads: reading BYTES THREADS */
 
 #include <pthread.h>
 #include <stdio.h>
@@ -61,6 +61,6 @@ int main(int count, char **words) {
     seconds[round] = now() - start;
   }
   qsort(seconds, ROUNDS, sizeof *seconds, by_size);
-  printf("%.3f\n", 1e-9 * bytes / seconds[ROUNDS / 2]);
+  printf("%.3f\n", 1e-9 * bytes / seconds[ROUNDS / 10]);
   return 0;
 }

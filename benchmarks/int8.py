@@ -1,7 +1,7 @@
 """What int8 costs and gains on a CPU: `toolchain quantize --for cpu` beside ONNX Runtime's quantizer, and float32.
 
     python benchmarks/int8.py [NAME ...] [--min-snr 30] [--threads 2] [--rounds 8] [--json FILE]
-                              [--work FOLDER [--prepare]]
+                              [--work FOLDER [--prepare]] [--peers FOLDER]
 
 The networks come from public wheels, with trained weights (tests/data/third_party.toml). Both quantizers get the same
 16 samples: pictures of words where an input is a picture, otherwise random numbers. ONNX Runtime's tool has its
@@ -190,6 +190,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--work", type=Path, help="keep models and bundles in this folder, and use those")
+    parser.add_argument("--peers", type=Path, metavar="FOLDER", help="a folder of pip's --target with ONNX Runtime")
     parser.add_argument("--prepare", action="store_true", help="quantize and build what --work lacks; measure nothing")
     arguments = parser.parse_args()
     if arguments.prepare and not arguments.work:
@@ -199,8 +200,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         work = (arguments.work or Path(folder)).resolve()
         given = Given(
-            threads=arguments.threads, rounds=arguments.rounds, conditions=[Condition()], peers=None, before=None,
-            bfloat16=False, build=[], engines=["ort"], work=work, built=False,
+            threads=arguments.threads, rounds=arguments.rounds, conditions=[Condition()], peers=arguments.peers,
+            before=None, bfloat16=False, build=[], engines=["ort"], work=work, built=False,
         )  # fmt: skip
         for name in arguments.networks:
             note(f"--- {name}")

@@ -2,7 +2,7 @@ r"""How much memory and time weights of 4 and 8 bits save: one fully connected l
 
     python benchmarks/weights.py [--rows 1 16 128] [--bits 4 8] [--levels 0 4] [--zeros] [--inputs 4096]
                                  [--outputs 4096] [--block 32] [--threads 2] [--rounds 10] [--json FILE]
-                                 [--work FOLDER [--prepare]]
+                                 [--work FOLDER [--prepare]] [--peers FOLDER]
 
 For each number of rows, bits and `accuracy_level` it writes two files: a MatMulNBits of random weights, and a MatMul of
 the same weights in float32; with `--zeros`, each block has a zero point. Each is built by `toolchain build` and opened
@@ -196,7 +196,7 @@ def main() -> None:
                 threads=arguments.threads,
                 rounds=arguments.rounds,
                 conditions=[Condition()],
-                peers=None,
+                peers=arguments.peers,
                 before=None,
                 bfloat16=False,
                 built=False,
@@ -236,6 +236,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--work", type=Path, metavar="FOLDER", help="keep models and bundles here, and use those")
+    parser.add_argument("--peers", type=Path, metavar="FOLDER", help="a folder of pip's --target with ONNX Runtime")
     parser.add_argument("--prepare", action="store_true", help="build what --work lacks, and measure nothing")
     arguments = parser.parse_args()
     if arguments.prepare and not arguments.work:

@@ -23,7 +23,7 @@ ROUNDS = "toolchain.packed.rounds"
 
 _BYTE = 8
 _BITS = (2, 4, 8)
-_MATRIX = 2  # axes
+_MATRIX, _FILTER = 2, 4  # axes
 _ACCURACY, _OF_8_BITS = "accuracy_level", 4  # of MatMulNBits, in ONNX Runtime's ContribOperators.md
 
 
@@ -155,8 +155,10 @@ def of_blocks(
 ) -> PackedWeights | None:
     """Return a constant matrix of bytes on a grid of blocks as packed weights, whose inputs are along `axis`.
 
-    It is None if the constant is no such matrix.
+    The weights of a 1x1 convolution are such a matrix. It is None if the constant is none.
     """
+    if whole.ndim == _FILTER and whole.shape[_MATRIX:] == (1, 1) and axis == 1:
+        whole, scales, zeros = (array.reshape(array.shape[:_MATRIX]) for array in (whole, scales, zeros))
     if whole.ndim != _MATRIX or whole.dtype not in (np.int8, np.uint8):
         return None
     if axis == 0:

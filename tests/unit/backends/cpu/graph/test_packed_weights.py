@@ -130,6 +130,28 @@ def test_data_is_rounded_where_the_file_and_the_processor_allow_it(tmp_path):
     assert not layer.rounds
 
 
+@pytest.mark.parametrize(("size", "block"), [(1, 32), (1, 0), (2, 32)])
+def test_filters_of_1x1_stay_packed_on_one_pixel(tmp_path, size, block):
+    held = {
+        "w": RANDOM.integers(-128, 128, (48, 64, 1, 1)).astype(np.int8),
+        "s": RANDOM.random((48, 2, 1, 1) if block else 48).astype(np.float32),
+        "bias": RANDOM.random(48).astype(np.float32),
+    }
+    grid = {"axis": 1, "block_size": block} if block else {"axis": 0}
+    nodes = [
+        node("DequantizeLinear", ["w", "s"], ["v"], **grid),
+        node("Conv", ["x", "v", "bias"], ["h"]),
+        node("Relu", ["h"], ["y"]),
+    ]
+    module = moved(imported(nodes, tmp_path, held, (1, 64, size, size)), replace(EIGHT_LANES, dot="vpdpbusd"))
+    if size > 1:
+        assert not any(isinstance(layer, Dense) for layer in layers(module))
+        return
+    (layer,) = (layer for layer in layers(module) if isinstance(layer, Dense))
+    assert (layer.bits, layer.block, layer.bias) == (8, block or 64, True)
+    assert [op.kind for op in layer.epilogue] == ["relu"]
+
+
 def test_one_kernel_has_all_layers_of_a_shape(tmp_path):
     held = of_file() | {"u": RANDOM.integers(0, 256, (64, 2, 16)).astype(np.uint8)[:48]}
     other = node("MatMulNBits", ["x", "u", "s"], ["g"], domain="com.microsoft", K=64, N=48, block_size=32)

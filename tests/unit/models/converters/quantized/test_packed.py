@@ -127,6 +127,28 @@ def test_dequantize_linear_in_blocks(kind: str, axis: int) -> None:
     agree_model(proto, [numbers(3, 48)], rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize("kind", ["INT4", "INT8"])
+@pytest.mark.parametrize("pixels", [1, 3])
+def test_filters_of_1x1_in_blocks(kind: str, pixels: int) -> None:
+    """On images of one pixel, the weights stay packed; on others they are floats."""
+    limit = 8 if kind == "INT4" else 128
+    nodes = [
+        node("DequantizeLinear", ["w", "scales", "zeros"], ["v"], axis=1, block_size=16),
+        node("Conv", ["x", "v", "bias"], ["h"]),
+        node("Add", ["h", "z"], ["a"]),
+        node("Relu", ["a"], ["y"]),
+    ]
+    held = {"scales": numbers(10, 3, 1, 1), "bias": numbers(10)}
+    shapes = [(2, 48, pixels, pixels), (2, 10, pixels, pixels)]
+    inputs = [value("x", shapes[0]), value("z", shapes[1])]
+    proto = nets.model(nodes, inputs, [value("y", shapes[1])], held, opset=21)
+    for name, shape in (("w", (10, 48, 1, 1)), ("zeros", (10, 3, 1, 1))):
+        given = _RNG.integers(-limit, limit, shape).reshape(-1)
+        proto.graph.initializer.append(helper.make_tensor(name, getattr(TensorProto, kind), shape, given))
+    proto.ir_version = 10
+    agree_model(proto, [numbers(*shape) for shape in shapes], rtol=1e-4, atol=1e-3)
+
+
 def test_the_numbers_of_weights() -> None:
     held = packed.PackedWeights(
         np.array([[1, -2, 3]], np.int8), np.array([[0.5, 2]], np.float32), np.array([[1, 4]], np.float32), 2

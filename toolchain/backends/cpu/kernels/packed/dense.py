@@ -34,6 +34,8 @@ _FLOAT_BYTES = 4
 _NUMBERS = 16  # of 4 bits; also the lanes of a vector that an instruction takes from so many floats
 _UNPACKING = 2.5  # vector products that unpacking a vector of weights takes as long as
 _STORING = 4.0  # the same for its way through a buffer
+_PAGE, _WAYS = 4096, 8  # bytes from which on rows lie in the same lines of the first cache, and how many it has of each
+_PUSHED_OUT = 1.15  # times longer for tiles of more such rows
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,9 @@ def configs(layer: Dense, machine: Machine) -> list[tuple[Config, float]]:
             ranked.append((config, cost * (1 + unpacking)))
         group = layer.inputs * config.blocks * machine.lanes * _FLOAT_BYTES
         if layer.rows > config.rows > 1 and group <= machine.l2_bytes // 2:
-            ranked.append((replace(config, at_once=1), cost * (1 + (_UNPACKING + _STORING) / layer.rows)))
+            is_pushed_out = config.rows > _WAYS and not layer.inputs * _FLOAT_BYTES % _PAGE
+            longer = (_PUSHED_OUT if is_pushed_out else 1) * (1 + (_UNPACKING + _STORING) / layer.rows)
+            ranked.append((replace(config, at_once=1), cost * longer))
     return sorted(ranked, key=lambda candidate: candidate[1])
 
 
