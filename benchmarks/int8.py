@@ -1,6 +1,7 @@
 """What int8 costs and gains on a CPU: `toolchain quantize --for cpu` beside ONNX Runtime's quantizer, and float32.
 
-    python benchmarks/int8.py [NAME ...] [--min-snr 30] [--threads 2] [--rounds 8] [--json FILE] [--work FOLDER]
+    python benchmarks/int8.py [NAME ...] [--min-snr 30] [--threads 2] [--rounds 8] [--json FILE]
+                              [--work FOLDER [--prepare]] [--peers FOLDER]
 
 The networks come from public wheels, with trained weights (tests/data/third_party.toml). Both quantizers get the same
 16 samples: pictures of words where an input is a picture, otherwise random numbers. ONNX Runtime's tool has its
@@ -9,6 +10,9 @@ the samples. Signal over noise, and how often the first class is the same, are o
 
 Each file is then measured where its maker would run it, in turns, in processes of their own as in `cpu.py`: float32 and
 our int8 file in our library, float32 and ONNX Runtime's int8 file in ONNX Runtime.
+
+Quantizing takes minutes, which nobody measures. With `--prepare`, everything is quantized and built in the folder, and
+nothing is measured; a later run with that folder measures what it has.
 """
 
 from __future__ import annotations
@@ -54,6 +58,7 @@ NETWORKS = (
 )
 _SAMPLES, _OTHERS = 16, 16
 _CHANNELS = 3  # of a picture
+_PREPARED = "prepared.json"
 
 Arrays = dict[str, np.ndarray]
 
@@ -98,9 +103,11 @@ def fidelity(exact: Probe, file: Path, results: Sequence[str], samples: Sequence
     return {"snr_db": noise.ratio, "first_class": same / len(samples)}
 
 
-def measured(name: str, given: Given, min_snr: float) -> dict[str, Any]:
-    """Quantize a network by both, and measure both files and the network in floats."""
-    work = given.work / name
+def prepared(name: str, work: Path, min_snr: float) -> dict[str, Any]:
+    """Quantize a network by both, build it, and compare both files with it; the results, if that is done already."""
+    if (work / _PREPARED).exists():
+        document: dict[str, Any] = json.loads((work / _PREPARED).read_text(encoding="utf-8"))
+        return document
     work.mkdir(parents=True)
     loaded = models.load(str(_peers_networks.obtain(name, work).path))
     files = {one: work / f"{one}.onnx" for one in ("float", "ours", "folded", "theirs")}
@@ -115,18 +122,26 @@ def measured(name: str, given: Given, min_snr: float) -> dict[str, Any]:
     quantized_by_onnxruntime(files["folded"], files["theirs"], "QDQ", samples)
     row |= {one: fidelity(exact, files[one], results, others) for one in ("ours", "theirs")}
     save(work / "inputs.npz", others[:1])
+    for one in ("float", "ours"):
+        folder = work / f"{one}-ours"
+        _product.build(_peers_networks.obtain(str(files[one]), work), folder)
+        row[f"{one}_params"] = sum(path.stat().st_size for path in folder.rglob("params*"))
+    (work / _PREPARED).write_text(json.dumps(row), encoding="utf-8")
+    return row
+
+
+def measured(name: str, given: Given, min_snr: float) -> dict[str, Any]:
+    """Measure the files of a network, after `prepared`."""
+    work = given.work / name
+    row = prepared(name, work, min_snr)
     with contextlib.ExitStack() as stack:
         inside = Given(**{**vars(given), "work": work})
         children = {}
-        for one, engines in (("float", ("ours", "ort")), ("ours", ("ours",)), ("theirs", ("ort",))):
-            file, network = files[one], _peers_networks.obtain(str(files[one]), work)
-            for engine in engines:
-                folder = work / f"{one}-{engine}"
-                if engine == "ours":
-                    _product.build(network, folder)
-                    row[f"{one}_params"] = sum(path.stat().st_size for path in folder.rglob("params*"))
-                child = Child(engine, folder if engine == "ours" else file, network, inside)
-                children[f"{one} {engine}"] = stack.enter_context(child)
+        for one, engine in (("float", "ours"), ("float", "ort"), ("ours", "ours"), ("theirs", "ort")):
+            file = work / f"{one}.onnx"
+            model = work / f"{one}-ours" if engine == "ours" else file
+            child = Child(engine, model, _peers_networks.obtain(str(file), work), inside)
+            children[f"{one} {engine}"] = stack.enter_context(child)
         turns = in_turns(children, given.rounds)
     seconds = {key: [[value / 1000 for value in turn] for turn in each] for key, each in turns.items()}
     row["ms"] = {key: float(np.median([np.median(turn) for turn in each])) for key, each in turns.items()}
@@ -174,19 +189,26 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--work", type=Path, help="keep models and bundles in this folder, which is new")
+    parser.add_argument("--work", type=Path, help="keep models and bundles in this folder, and use those")
+    parser.add_argument("--peers", type=Path, metavar="FOLDER", help="a folder of pip's --target with ONNX Runtime")
+    parser.add_argument("--prepare", action="store_true", help="quantize and build what --work lacks; measure nothing")
     arguments = parser.parse_args()
+    if arguments.prepare and not arguments.work:
+        parser.error("--prepare needs --work")
     logging.disable(logging.WARNING)  # of ONNX Runtime's tool: one for each layer
     rows, failed = [], []
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         work = (arguments.work or Path(folder)).resolve()
         given = Given(
-            threads=arguments.threads, rounds=arguments.rounds, conditions=[Condition()], peers=None, before=None,
-            bfloat16=False, build=[], engines=["ort"], work=work, built=False,
+            threads=arguments.threads, rounds=arguments.rounds, conditions=[Condition()], peers=arguments.peers,
+            before=None, bfloat16=False, build=[], engines=["ort"], work=work, built=False,
         )  # fmt: skip
         for name in arguments.networks:
             note(f"--- {name}")
             try:
+                if arguments.prepare:
+                    prepared(name, work / name, arguments.min_snr)
+                    continue
                 rows.append(measured(name, given, arguments.min_snr))
             except (RuntimeError, ToolchainError) as fault:
                 note(f"{name} is not measured: {fault}")
@@ -195,7 +217,8 @@ def main() -> None:
             note(table(rows[-1:]))
             if arguments.json:
                 arguments.json.write_text(json.dumps({"cpu": cpu_name(), "networks": rows}, indent=1), encoding="utf-8")
-    print(table(rows))
+    if rows:
+        print(table(rows))
     if failed:
         sys.exit(f"not measured: {', '.join(failed)}")
 

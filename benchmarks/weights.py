@@ -1,15 +1,19 @@
 r"""How much memory and time weights of 4 and 8 bits save: one fully connected layer against float32 and ONNX Runtime.
 
-    python benchmarks/weights.py [--rows 1 16 128] [--inputs 4096] [--outputs 4096] [--block 32] [--threads 2]
-                                 [--rounds 10] [--json FILE]
+    python benchmarks/weights.py [--rows 1 16 128] [--bits 4 8] [--levels 0 4] [--zeros] [--inputs 4096]
+                                 [--outputs 4096] [--block 32] [--threads 2] [--rounds 10] [--json FILE]
+                                 [--work FOLDER [--prepare]] [--peers FOLDER]
 
-For each number of rows, bits and kind of zero points it writes two files: a MatMulNBits of random weights, and a MatMul
-of the same weights in float32. Each is built by `toolchain build` and opened by the Python of `toolchain sdk`, and
-loaded in ONNX Runtime as well. The four take turns in processes of their own, as in `cpu.py`. A ratio below 1 means
-that ours with few bits is faster. `params` is the size of the bundle's weights over that of the float32 build; `GB/s`
-is how fast ours reads them, where one row has to read all of them.
+For each number of rows, bits and `accuracy_level` it writes two files: a MatMulNBits of random weights, and a MatMul of
+the same weights in float32; with `--zeros`, each block has a zero point. Each is built by `toolchain build` and opened
+by the Python of `toolchain sdk`, and loaded in ONNX Runtime as well. The four take turns in processes of their own, as
+in `cpu.py`. A ratio below 1 means that ours with few bits is faster. `params` is the size of the bundle's weights over
+that of the float32 build; `GB/s` is how fast ours reads them, where one row has to read all of them, and then the share
+of what a loop reaches that reads as many bytes again and again with as many threads (a C program, by ziglang).
 
-The exit code is 1 where our outputs differ from ONNX Runtime's.
+With `--prepare`, everything is built in the folder and nothing is measured; a later run with that folder measures.
+
+The exit code is 1 where our outputs differ from ONNX Runtime's of the same file.
 """
 
 from __future__ import annotations
@@ -17,15 +21,18 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+import _peers_networks as networks
 import _product
 import numpy as np
 import onnx
@@ -36,7 +43,7 @@ from onnx import helper, numpy_helper
 
 from benchmarks import _ab
 
-_LIMIT = 1e-4  # of the largest result
+_LIMITS = {0: 1e-4, 4: 1e-3}  # of the largest result; a number between two steps may be rounded to either
 _DOMAIN = "com.microsoft"
 
 
@@ -46,6 +53,7 @@ class Case:
 
     Attributes:
         zeros: Whether each block of weights has a zero point.
+        level: `accuracy_level`: 4 lets data be rounded to int8.
     """
 
     rows: int
@@ -54,6 +62,7 @@ class Case:
     bits: int
     block: int
     zeros: bool
+    level: int = 0
 
     @property
     def blocks(self) -> int:
@@ -62,7 +71,8 @@ class Case:
 
     def __str__(self) -> str:
         """Name it in a table."""
-        return f"{self.rows}x{self.inputs}x{self.outputs}, {self.bits} bits{', zero points' if self.zeros else ''}"
+        more = [*(["zero points"] if self.zeros else []), *([f"level {self.level}"] if self.level else [])]
+        return ", ".join([f"{self.rows}x{self.inputs}x{self.outputs}", f"{self.bits} bits", *more])
 
 
 def models(case: Case) -> dict[str, onnx.ModelProto]:
@@ -74,6 +84,7 @@ def models(case: Case) -> dict[str, onnx.ModelProto]:
     zeros = stream.integers(0, 1 << case.bits, grid).astype(np.uint8)
     held = {"w": _packed(numbers, case).reshape(*grid, -1), "s": scales.reshape(-1)}
     about = {"K": case.inputs, "N": case.outputs, "bits": case.bits, "block_size": case.block}
+    about |= {"accuracy_level": case.level} if case.level else {}
     if case.zeros:
         held["z"] = _packed(np.pad(zeros, ((0, 0), (0, case.blocks % 2))), case).reshape(-1)
     few = helper.make_node("MatMulNBits", ["x", *held], ["y"], domain=_DOMAIN, **about)
@@ -103,19 +114,21 @@ def _model(case: Case, node: onnx.NodeProto, held: dict[str, NDArray[Any]]) -> o
 
 
 def measured(case: Case, given: Given) -> dict[str, Any]:
-    """Build the layer both ways, and time ours and ONNX Runtime's in turns."""
+    """Time ours and ONNX Runtime's in turns, after `prepared`."""
     with contextlib.ExitStack() as stack:
         children: dict[str, Child] = {}
         sizes: dict[str, int] = {}
-        for kind, proto in models(case).items():
-            children |= dict(_loaded(kind, proto, replace(given, work=given.work / kind), stack, sizes))
+        for kind in ("packed", "float32"):
+            children |= dict(_loaded(kind, replace(given, work=given.work / kind), stack, sizes))
         answers = {name: read(child.answers)[0]["y"] for name, child in children.items()}
         turns = in_turns(children, given.rounds)
-    reference = answers["ort float32"]
+    reference = answers["ort packed"]
     seconds = {name: [[value / 1e3 for value in one] for one in rounds] for name, rounds in turns.items()}
     median = {name: float(np.median([np.median(one) for one in rounds])) for name, rounds in seconds.items()}
     return {
         "case": str(case),
+        "level": case.level,
+        "rows": case.rows,
         "params": sizes["packed"] / sizes["float32"],
         "params_bytes": sizes,
         "difference": {
@@ -123,78 +136,112 @@ def measured(case: Case, given: Given) -> dict[str, Any]:
         },
         "median_ms": {name: 1e3 * value for name, value in median.items()},
         "gb_per_s": {kind: sizes[kind] / median[f"ours {kind}"] / 1e9 for kind in sizes},
+        "readable_gb_per_s": {kind: reading_speed(sizes[kind], given.threads) for kind in sizes},
         "ratios": {name: _ab.ratio(seconds["ours packed"], seconds[name]) for name in turns if name != "ours packed"},
     }
 
 
-def _loaded(
-    kind: str, proto: onnx.ModelProto, given: Given, stack: contextlib.ExitStack, sizes: dict[str, int]
-) -> Iterator[tuple[str, Child]]:
-    """Start ours and ONNX Runtime with a model, and note the size of our weights."""
-    import _peers_networks as networks
+def prepared(case: Case, folder: Path) -> None:
+    """Write the layer both ways, and build it, unless that is done."""
+    for kind, proto in models(case).items():
+        work = folder / kind
+        (work / "copy").mkdir(parents=True, exist_ok=True)
+        if not _product.is_built(work / "ours"):
+            onnx.save(proto, work / "given.onnx")
+            _product.build(networks.obtain(str(work / "given.onnx"), work / "copy"), work / "ours")
 
-    given.work.mkdir(parents=True, exist_ok=True)
-    onnx.save(proto, given.work / "given.onnx")
-    (given.work / "copy").mkdir(exist_ok=True)
+
+def _loaded(kind: str, given: Given, stack: contextlib.ExitStack, sizes: dict[str, int]) -> Iterator[tuple[str, Child]]:
+    """Start ours and ONNX Runtime with a model, and note the size of our weights."""
     network = networks.obtain(str(given.work / "given.onnx"), given.work / "copy")
     save(given.work / "inputs.npz", network.samples(1))
     folder = given.work / "ours"
-    _product.build(network, folder)
     sizes[kind] = (folder / _product.BUNDLE / "params.safetensors").stat().st_size
     for name, model in (("ours", folder), ("ort", network.path)):
         yield f"{name} {kind}", stack.enter_context(Child(name, model, network, given))
+
+
+@cache
+def reading_speed(size: int, threads: int) -> float:
+    """Return how many GB/s a loop reads of so many bytes that it reads again and again."""
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
+        program, source = Path(folder) / "reading", Path(__file__).with_name("_reading.c")
+        words = ["-m", "ziglang", "cc", "-O3", "-march=native", source, "-o", program, "-lpthread"]
+        subprocess.run([sys.executable, *words], check=True, capture_output=True)
+        done = subprocess.run([program, str(size), str(threads)], check=True, capture_output=True, text=True)
+    return float(done.stdout)
 
 
 def main() -> None:
     """Measure each case, and print a table."""
     arguments = parsed()
     cases = [
-        Case(rows, arguments.inputs, arguments.outputs, bits, arguments.block, zeros)
+        Case(rows, arguments.inputs, arguments.outputs, bits, arguments.block, arguments.zeros, level)
         for rows in arguments.rows
-        for bits in (4, 8)
-        for zeros in (False, True)
+        for bits in arguments.bits
+        for level in arguments.levels
     ]
     found = []
-    print(
-        "| layer | params | GB/s (float32) | over ours in float32 | over ONNX Runtime, same file | over it, float32 |"
-    )
-    print("|---|---|---|---|---|---|", flush=True)
-    for case in cases:
-        with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
+    heads = ["layer", "params", "ms", "GB/s (of what a loop reads)"]
+    heads += ["over ours in float32", "over ONNX Runtime, same file", "over it, float32"]
+    print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
+        for number, case in enumerate(cases):
+            work = (arguments.work or Path(folder)).resolve() / str(case).replace(", ", "-").replace(" ", "-")
+            prepared(case, work)
+            if arguments.prepare:
+                print(f"{number + 1} of {len(cases)} is built", file=sys.stderr, flush=True)
+                continue
             given = Given(
                 threads=arguments.threads,
                 rounds=arguments.rounds,
                 conditions=[Condition()],
-                peers=None,
+                peers=arguments.peers,
                 before=None,
                 bfloat16=False,
                 built=False,
                 build=[],
                 engines=[],
-                work=Path(folder),
+                work=work,
             )
             found.append(one := measured(case, given))
-        ratios = [_ab.told(one["ratios"][name]) for name in ("ours float32", "ort packed", "ort float32")]
-        speed = "{packed:.1f} ({float32:.1f})".format(**one["gb_per_s"])
-        print(f"| {case} | {one['params']:.3f} | {speed} | {' | '.join(ratios)} |", flush=True)
+            print(line(one), flush=True)
     if arguments.json:
         arguments.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    wrong = [one["case"] for one in found if one["difference"]["ours packed"] > _LIMIT]
+    wrong = [one["case"] for one in found if one["difference"]["ours packed"] > _LIMITS[one["level"]]]
     if wrong:
         sys.exit(f"wrong outputs: {'; '.join(wrong)}")
+
+
+def line(one: dict[str, Any]) -> str:
+    """Render a line of the table."""
+    speed, readable = one["gb_per_s"]["packed"], one["readable_gb_per_s"]["packed"]
+    read = f"{speed:.1f} ({speed / readable:.0%})" if one["rows"] == 1 else "-"
+    ratios = [_ab.told(one["ratios"][name]) for name in ("ours float32", "ort packed", "ort float32")]
+    cells = [one["case"], f"{one['params']:.3f}", f"{one['median_ms']['ours packed']:.3g}", read, *ratios]
+    return f"| {' | '.join(cells)} |"
 
 
 def parsed() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 16, 128])
+    parser.add_argument("--bits", type=int, nargs="+", default=[4, 8], choices=[4, 8])
+    parser.add_argument("--levels", type=int, nargs="+", default=[0, 4], choices=[0, 4], help="of accuracy_level")
+    parser.add_argument("--zeros", action="store_true", help="with a zero point for each block")
     parser.add_argument("--inputs", type=int, default=4096)
     parser.add_argument("--outputs", type=int, default=4096)
     parser.add_argument("--block", type=int, default=32, help="inputs that share a scale")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--json", type=Path, metavar="FILE")
-    return parser.parse_args()
+    parser.add_argument("--work", type=Path, metavar="FOLDER", help="keep models and bundles here, and use those")
+    parser.add_argument("--peers", type=Path, metavar="FOLDER", help="a folder of pip's --target with ONNX Runtime")
+    parser.add_argument("--prepare", action="store_true", help="build what --work lacks, and measure nothing")
+    arguments = parser.parse_args()
+    if arguments.prepare and not arguments.work:
+        parser.error("--prepare needs --work")
+    return arguments
 
 
 if __name__ == "__main__":

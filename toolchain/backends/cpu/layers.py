@@ -214,6 +214,7 @@ class Dense:
         bits: Bits of each weight that stays packed, 4 or 8; 0 for weights as they are.
         block: Inputs that share a scale of packed weights.
         zeros: Whether packed weights have zero points.
+        rounds: Whether data may be rounded to int8, with a scale for each of these blocks of a row.
     """
 
     rows: int
@@ -227,6 +228,7 @@ class Dense:
     bits: int = 0
     block: int = 0
     zeros: bool = False
+    rounds: bool = False
 
     @property
     def blocks(self) -> int:
@@ -393,7 +395,7 @@ def to_json(layer: Layer) -> str:
         if isinstance(layer, Conv) and not document[name]:
             del document[name]
     if isinstance(layer, (Conv, Dense, Attention)):
-        for name in ("vectors", "bfloat16", "float16", "bits", "block", "zeros"):
+        for name in ("vectors", "bfloat16", "float16", "bits", "block", "zeros", "rounds"):
             if not document.get(name, True):
                 del document[name]
     return json.dumps(document, sort_keys=True, separators=(",", ":"))
@@ -454,12 +456,13 @@ def _with_arguments(epilogue: tuple[PostOp, ...]) -> tuple[PostOp, ...]:
 def precision_of(layer: Layer) -> str:
     """Return what a layer computes in: `int8`, `bfloat16` or `float16`; empty for float32.
 
-    It is `packed4` or `packed8` for float32 with packed weights.
+    It is `packed4` or `packed8` for float32 with packed weights, and `packed4_int8` or `packed8_int8` if the data is
+    rounded to int8.
     """
     if isinstance(layer, (Conv, Dense, Attention)) and layer.bfloat16:
         return "bfloat16"
     if isinstance(layer, Dense) and layer.bits:
-        return f"{PACKED}{layer.bits}"
+        return f"{PACKED}{layer.bits}{'_int8' if layer.rounds else ''}"
     if isinstance(layer, Dense):
         return FLOAT16 if layer.float16 else ""
     if isinstance(layer, (Attention, Recurrence)):

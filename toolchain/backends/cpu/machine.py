@@ -46,6 +46,7 @@ class Machine:
         float16: Whether tensors in blocks, and products, are in float16; then `lanes` are those of 16 bits, and a
             vector of as many float32 takes two of the processor's registers, so that `registers` are half of them.
         weight_bits: Bits that weights of large fully connected layers are rounded to; 0 to leave them as they are.
+        adds_bytes: Whether instructions of x86 add products of bytes in pairs as int16, and pairs of int16 as int32.
     """
 
     lanes: int
@@ -64,6 +65,7 @@ class Machine:
     bfloat16: Bfloat16 = ""
     float16: bool = False
     weight_bits: int = 0
+    adds_bytes: bool = False
 
     @property
     def float32_lanes(self) -> int:
@@ -119,8 +121,10 @@ def _arm(processor: Architecture, features: set[str], cores: int) -> Machine:
 def _x86(processor: Architecture, features: set[str], cores: int) -> Machine:
     dot: Dot = "vpdpbusd" if features & {"avx512vnni", "avxvnni"} else ""
     if "avx512f" in features:
-        return Machine(16, 32, dot, cores, l2_bytes=1024 * _KIB, permutes=True, tiles=features >= _AMX)
-    return Machine(8 if "avx" in features else processor.lanes, 16, dot, cores)
+        adds_bytes, tiles = "avx512bw" in features, features >= _AMX
+        return Machine(16, 32, dot, cores, l2_bytes=1024 * _KIB, permutes=True, adds_bytes=adds_bytes, tiles=tiles)
+    lanes = 8 if "avx" in features else processor.lanes
+    return Machine(lanes, 16, dot, cores, adds_bytes=("avx2" if lanes == 8 else "ssse3") in features)  # noqa: PLR2004
 
 
 def with_bfloat16(machine: Machine, target: tvm.target.Target) -> Machine:

@@ -10,7 +10,7 @@ import tvm
 from tvm import relax, s_tir, tirx
 
 from toolchain.models.converters.quantized import packed
-from toolchain.models.converters.quantized.packed import PACKED, PackedWeights
+from toolchain.models.converters.quantized.packed import PACKED, ROUNDS, PackedWeights
 
 _ONE = {(), (1,)}  # shapes of one number
 _PAD = "PadInput"  # TOPI's name for what pads with a number
@@ -29,7 +29,7 @@ class Meaning:
         name: Name of the operation.
         arguments: The Relax expressions that it reads.
         values: For `pad`, the padding before each axis, then the padding behind each; for `UNPACK`, how many inputs
-            share a scale.
+            share a scale, and 1 if data may be rounded.
     """
 
     name: str
@@ -48,7 +48,7 @@ def meaning(call: Any, function: Any) -> Meaning | None:
     if not isinstance(function, tirx.PrimFunc) or not arguments:
         return None
     if PACKED in (function.attrs or {}):
-        return Meaning(UNPACK, tuple(arguments), (int(str(function.attrs[PACKED])),))
+        return Meaning(UNPACK, tuple(arguments), (int(str(function.attrs[PACKED])), int(ROUNDS in function.attrs)))
     node, block = function.body, None
     while not isinstance(node, tirx.BufferStore):
         inner = getattr(node, "block", None)
@@ -71,7 +71,8 @@ def packed_weights(call: Any, module: tvm.IRModule) -> PackedWeights | None:
     arguments = list(call.args[1].fields)
     if not all(isinstance(argument, tvm.ir.GenericConst) for argument in arguments):
         return None
-    return packed.of_arrays([argument.value.numpy() for argument in arguments], int(str(function.attrs[PACKED])))
+    block, rounds = int(str(function.attrs[PACKED])), ROUNDS in function.attrs
+    return packed.of_arrays([argument.value.numpy() for argument in arguments], block, rounds=rounds)
 
 
 def _limit(function: tirx.PrimFunc, store: Any, arguments: list[Any]) -> Meaning | None:

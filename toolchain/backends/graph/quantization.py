@@ -103,9 +103,11 @@ def constant_of(value: Value) -> NDArray[np.float64] | None:
         return scaled[0] * scaled[1]
     if value.maker is not None and value.maker.name == UNPACK:
         return _unpack(value.maker).unpacked().astype(np.float64)
-    transposed = _transposed(value)
+    transposed, reshaped = _transposed(value), _reshaped(value)
     if transposed is not None:
         return transposed.unpacked().T.astype(np.float64)
+    if reshaped is not None:
+        return reshaped.unpacked().astype(np.float64).reshape(value.shape)
     return None if value.constant is None else value.array.astype(np.float64)
 
 
@@ -139,16 +141,18 @@ def weights(value: Value) -> Weights | None:
 
 
 def packed_weights(value: Value) -> PackedWeights | None:
-    """Return the packed weights that a matrix [inputs, outputs] is made of; None for other values.
+    """Return the packed weights that a matrix [inputs, outputs], or a filter of 1x1, is made of; None for other values.
 
     Bytes with a scale for each output are packed weights in one block.
     """
-    transposed = _transposed(value)
-    if transposed is not None:
-        return transposed
-    in_bytes = weights(value) if len(value.shape or ()) == 2 else None  # noqa: PLR2004 - a matrix
+    in_blocks = _transposed(value) or _reshaped(value)
+    if in_blocks is not None:
+        return in_blocks
+    shape = value.shape or ()
+    in_bytes = weights(value) if len(shape) == 2 or shape[2:] == (1, 1) else None  # noqa: PLR2004 - a matrix
     if in_bytes is None or in_bytes.has_offset:
         return None
+    in_bytes = Weights(in_bytes.numbers.reshape(in_bytes.numbers.shape[:2]), in_bytes.scales)
     numbers, scales = in_bytes.numbers.astype(np.int8), in_bytes.scales.astype(np.float32).reshape(-1, 1)
     return PackedWeights(numbers, scales, None, numbers.shape[1])
 
@@ -160,8 +164,16 @@ def _transposed(value: Value) -> PackedWeights | None:
     return None if unpack is None or unpack.name != UNPACK else _unpack(unpack)
 
 
+def _reshaped(value: Value) -> PackedWeights | None:
+    """Return the packed weights that a filter of 1x1 is the reshaped matrix of."""
+    reshape = value.maker
+    unpack = reshape.inputs[0].maker if reshape is not None and reshape.name == "reshape" else None
+    return None if unpack is None or unpack.name != UNPACK else _unpack(unpack)
+
+
 def _unpack(operation: Operation) -> PackedWeights:
-    return packed.of_arrays([value.array for value in operation.inputs], int(operation.values[0]))
+    block, rounds = operation.values
+    return packed.of_arrays([value.array for value in operation.inputs], int(block), rounds=bool(rounds))
 
 
 def _integers_and_scales(value: Value) -> tuple[NDArray[np.int64], NDArray[np.float64]] | None:

@@ -65,9 +65,8 @@ class Planning:
     """
 
     def __init__(self, block: Block, machine: Machine, without: frozenset[str]) -> None:
-        self.block, self.lanes = block, machine.lanes
+        self.block, self.lanes, self._machine = block, machine.lanes, machine
         self._without = without | kernels.lacking(machine)
-        self._float16 = machine.float16
         self.byte, self.adds_pairs = byte_of(machine), machine.adds_pairs
         self.items: list[Item] = []
         self.blocked: set[Value] = set()
@@ -85,7 +84,11 @@ class Planning:
 
     def covers(self, layer: Layer) -> bool:
         """Whether a template computes a layer."""
-        return kernels.is_covered(in_float16(layer) if self._float16 else layer, self._without)
+        return kernels.is_covered(in_float16(layer) if self._machine.float16 else layer, self._without)
+
+    def computes(self, layer: Layer) -> bool:
+        """Whether a template computes a layer with the instructions of this processor."""
+        return bool(kernels.candidates(layer, self._machine, without=self._without))
 
     def activation(self, value: Value) -> Activation:
         """Return a tensor in blocks, in a buffer of its own."""

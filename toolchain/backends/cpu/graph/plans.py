@@ -239,15 +239,17 @@ class RowPlan(LayerPlan):
         bare: The layer without bias and epilogue; weights are [outputs, inputs].
         is_transposed: Whether the constant is [inputs, outputs].
         packed: The weights in place of `weights` if they stay packed.
+        of_pixel: Whether it is a 1x1 convolution of images of one pixel, whose channels are a row.
     """
 
     bare: Dense = field(kw_only=True)
     is_transposed: bool = False
     packed: PackedWeights | None = None
+    of_pixel: bool = False
 
     def axis_of(self, value: Value) -> int:
-        """Return the axis of the channels in the result: the last."""
-        return len(value.shape or ()) - 1
+        """Return the axis of the channels in the result: the last, or that of an image of one pixel."""
+        return value.channel_axis if self.of_pixel else len(value.shape or ()) - 1
 
     def layer(self, locate: Callable[[Value], Activation]) -> Dense:  # noqa: ARG002 - nothing of it is blocked
         return replace(self.bare, bias=self.has_bias, epilogue=tuple(post_op.op for post_op in self.split_effects()[1]))

@@ -38,6 +38,10 @@ def with_functions(module: tvm.IRModule, functions: dict[Any, Any]) -> tvm.IRMod
 
 _ROUNDINGS = frozenset({"quantize", "dequantize"})
 _CHANGES = frozenset({"reshape", "permute_dims", "dequantize"})  # what may stand between bytes and their layer
+_PRODUCTS = {
+    "permute_dims": "matmul",
+    "reshape": "nn.conv2d",
+}  # what reads packed weights after a change of their shape
 _LAYERS = frozenset({"nn.conv2d", "matmul", "add", "subtract", "multiply", "divide"})
 
 
@@ -102,15 +106,15 @@ class _Readers:
         )
 
     def are_products(self, variable: Any) -> bool:
-        """Whether only products with data that is not constant read it, as their matrix and transposed."""
+        """Whether only products with data that is not constant read it: transposed, or as filters of 1x1."""
         return isinstance(variable, relax.DataflowVar) and all(
-            name_of(transpose.value) == "permute_dims"
-            and isinstance(transpose.var, relax.DataflowVar)
+            name_of(change.value) in _PRODUCTS
+            and isinstance(change.var, relax.DataflowVar)
             and all(
-                name_of(product.value) == "matmul"
-                and product.value.args[1].same_as(transpose.var)
+                name_of(product.value) == _PRODUCTS[name_of(change.value)]
+                and product.value.args[1].same_as(change.var)
                 and product.var not in self._constants
-                for product in self._readers[transpose.var]
+                for product in self._readers[change.var]
             )
-            for transpose in self._readers[variable]
+            for change in self._readers[variable]
         )

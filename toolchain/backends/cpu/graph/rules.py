@@ -16,6 +16,7 @@ from toolchain.backends.cpu.layers import Activation, Conv, Dense, Map, Pool
 from toolchain.backends.graph import quantization
 from toolchain.backends.graph.quantization import LEAST, Grid, Weights
 from toolchain.backends.graph.values import Block, Operation, Value, four, pair
+from toolchain.models.converters.quantized.packed import PackedWeights
 
 # --- layers, on floats or on bytes -----------------------------------------------------------------------------------
 
@@ -37,9 +38,9 @@ def conv(plans: Planning, operation: Operation, index: int) -> bool:
         return False
     # With few groups, a convolution of one group with zeros between the groups may be covered where the other is not.
     shares = (layer.groups, 1) if 1 < layer.groups <= _MOST_GROUPS else (layer.groups,)
-    return any(
-        _conv_of_bytes(plans, operation, index, replace(layer, groups=groups), layer.groups) for groups in shares
-    ) or any(
+    if any(_conv_of_bytes(plans, operation, index, replace(layer, groups=groups), layer.groups) for groups in shares):
+        return True
+    return _pixel_of_packed(plans, operation, index, layer) or any(
         _conv_of_numbers(plans, operation, index, replace(layer, groups=groups), layer.groups) for groups in shares
     )
 
@@ -60,6 +61,17 @@ def _conv_of_bytes(plans: Planning, operation: Operation, index: int, layer: Con
 
 def _is_unpaired(plans: Planning, weights: Weights) -> bool:
     return plans.adds_pairs and grids.pairs_overflow(grids.to_int8(weights.numbers)[0])
+
+
+def _pixel_of_packed(plans: Planning, operation: Operation, index: int, layer: Conv) -> bool:
+    """A 1x1 convolution of images of one pixel, as a row of channels, whose weights stay packed."""
+    data, weights = operation.inputs
+    is_pixel = data.image[2:] == layer.kernel == (1, 1) and not any(layer.padding) and layer.groups == 1
+    packed = quantization.packed_weights(weights) if is_pixel else None
+    if packed is None:
+        return False
+    bare = _dense_layer(plans, data.image[0], packed)
+    return plans.take(RowPlan(data, operation.out, index, weights, bare=bare, packed=packed, of_pixel=True))
 
 
 def _conv_of_numbers(plans: Planning, operation: Operation, index: int, layer: Conv, groups: int) -> bool:
@@ -108,12 +120,16 @@ def _dense_of_packed(plans: Planning, operation: Operation, index: int) -> bool:
     packed = quantization.packed_weights(weights) if operation.name == "matmul" else None
     if packed is None:
         return False
+    bare = _dense_layer(plans, math.prod((data.shape or ())[:-1]), packed)
+    return plans.take(RowPlan(data, operation.out, index, weights, bare=bare, packed=packed))
+
+
+def _dense_layer(plans: Planning, rows: int, packed: PackedWeights) -> Dense:
     outputs, inputs = packed.numbers.shape
     has_zeros = packed.zeros is not None
-    bare = Dense(
-        math.prod((data.shape or ())[:-1]), inputs, outputs, bits=packed.bits, block=packed.block, zeros=has_zeros
-    )
-    return plans.take(RowPlan(data, operation.out, index, weights, bare=bare, packed=packed))
+    layer = Dense(rows, inputs, outputs, bits=packed.bits, block=packed.block, zeros=has_zeros)
+    rounded = replace(layer, rounds=True)
+    return rounded if packed.rounds and plans.computes(rounded) else layer
 
 
 def attention(plans: Planning, operation: Operation, index: int) -> bool:

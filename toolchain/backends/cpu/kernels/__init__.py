@@ -37,6 +37,7 @@ from toolchain.backends.cpu.kernels.int8 import depthwise as int8_depthwise
 from toolchain.backends.cpu.kernels.int8 import elementwise as int8_elementwise
 from toolchain.backends.cpu.kernels.int8 import pool as int8_pool
 from toolchain.backends.cpu.kernels.packed import dense as packed_dense
+from toolchain.backends.cpu.kernels.packed import in_bytes as packed_in_bytes
 from toolchain.backends.cpu.kernels.packed import weights as packed_weights
 from toolchain.backends.cpu.kernels.sparse import conv as sparse
 from toolchain.backends.cpu.kernels.sparse import dense as sparse_dense
@@ -64,12 +65,13 @@ _TEMPLATES: dict[str, ModuleType] = {
         *(bfloat16, bfloat16_dense, bfloat16_attention),
         *(tiles, tiles_plain, tiles_dense, tiles_attention),
         *(float16, float16_depthwise, float16_winograd, float16_dense),
-        packed_dense,
+        *(packed_dense, packed_in_bytes),
     )
 }
 _BFLOAT16_TILES = frozenset(module.NAME for module in (tiles, tiles_plain, tiles_dense, tiles_attention))
 _WITH_TILES = _BFLOAT16_TILES | {int8_tiles.NAME, int8_tiles_plain.NAME}
 _IN_BFLOAT16 = {bfloat16.NAME, bfloat16_dense.NAME, bfloat16_attention.NAME} | _BFLOAT16_TILES
+_PACKED = {packed_dense.NAME, packed_in_bytes.NAME}
 _IN_FLOAT16 = {float16.NAME, float16_depthwise.NAME, float16_winograd.NAME, float16_dense.NAME}
 
 NAMES = tuple(_TEMPLATES)
@@ -136,13 +138,15 @@ def lacking(machine: Machine) -> frozenset[str]:
 
 
 def is_left_out(name: str, without: frozenset[str]) -> bool:
-    """Whether a template must not be used; what leaves out Winograd's leaves out its variants.
+    """Whether a template must not be used; what leaves out one leaves out its variants.
 
     The variant that transforms its weights in each run is slower, and there to save memory.
     """
     if name == winograd_compact.NAME and LARGER_WEIGHTS not in without:
         return True
     if winograd.NAME in without and name in {*_WITH_LARGER_WEIGHTS, winograd_compact.NAME}:
+        return True
+    if packed_dense.NAME in without and name in _PACKED:
         return True
     return name in without or (LARGER_WEIGHTS in without and name in _WITH_LARGER_WEIGHTS)
 
@@ -159,7 +163,7 @@ def _covers(name: str, layer: Layer) -> bool:
     precision = precision_of(layer)
     if (precision == "bfloat16") != (name in _IN_BFLOAT16) or (precision == FLOAT16) != (name in _IN_FLOAT16):
         return False
-    if precision.startswith(PACKED) != (name == packed_dense.NAME):
+    if precision.startswith(PACKED) != (name in _PACKED):
         return False
     return bool(_TEMPLATES[name].covers(layer))
 
@@ -291,7 +295,7 @@ def examples(layer: Layer, machine: Machine, chosen: Choice) -> dict[int, NDArra
         return {}
     if chosen.template in {sparse.NAME, sparse_dense.NAME}:
         return {1: pack(layer, machine, chosen, example(layer, machine.lanes))}
-    if isinstance(layer, Dense) and chosen.template == packed_dense.NAME:
+    if isinstance(layer, Dense) and chosen.template in _PACKED:
         return {1: pack(layer, machine, chosen, packed_weights.example(layer))}
     # Random integers would mostly be pairs of subnormal numbers; behind weights in float16 there are powers of two.
     weights = np.full(layer.weights_shape, 0.5, np.float32)

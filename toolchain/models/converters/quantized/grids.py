@@ -78,7 +78,9 @@ def dequantize(node: Node, data: Any, grid: Grid, dtype: str = "float32") -> Any
     if all(map(node.is_known, (data, grid.scale, grid.zero))):
         packed = _packed(data, grid) if grid.block and dtype == "float32" else None
         if packed is not None:
-            unpacked = emit_packed(node, packed)
+            unpacked, shape = emit_packed(node, packed), [int(size) for size in data.ty.shape]
+            if len(shape) > len(packed.numbers.shape):
+                return node.emit(relax.op.reshape(unpacked, shape))
             return node.emit(relax.op.permute_dims(unpacked)) if grid.axis == 0 else unpacked
         return relax.const(_dequantize_constant(data, grid).astype(dtype), dtype)
     wide = "float32" if input_dtype == "float32" else "int32"

@@ -7,7 +7,7 @@ them. A backend that computes with such weights finds its calls; any other folds
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,10 +18,13 @@ from toolchain.models.converters import Node, converter
 
 PACKED = "toolchain.packed"
 """Attribute of a kernel that makes float32 of packed weights: how many inputs share a scale."""
+ROUNDS = "toolchain.packed.rounds"
+"""Attribute of such a kernel if the data of its product may be rounded to int8."""
 
 _BYTE = 8
 _BITS = (2, 4, 8)
-_MATRIX = 2  # axes
+_MATRIX, _FILTER = 2, 4  # axes
+_ACCURACY, _OF_8_BITS = "accuracy_level", 4  # of MatMulNBits, in ONNX Runtime's ContribOperators.md
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,12 +36,14 @@ class PackedWeights:
         scales: float32 [outputs, blocks].
         zeros: The same; None where all are 0.
         block: Inputs that share a scale; the last block may have fewer.
+        rounds: Whether data may be rounded to int8, with a scale for each block of a row.
     """
 
     numbers: NDArray[np.int8]
     scales: NDArray[np.float32]
     zeros: NDArray[np.float32] | None
     block: int
+    rounds: bool = False
 
     @property
     def bits(self) -> int:
@@ -62,10 +67,10 @@ class PackedWeights:
         return array.repeat(self.block, axis=1)[:, : self.numbers.shape[1]]
 
 
-def of_arrays(arrays: Sequence[NDArray[Any]], block: int) -> PackedWeights:
+def of_arrays(arrays: Sequence[NDArray[Any]], block: int, *, rounds: bool = False) -> PackedWeights:
     """Return the weights that a kernel with the attribute `PACKED` has as arguments."""
     numbers, scales, *zeros = arrays
-    return PackedWeights(numbers, scales, zeros[0] if zeros else None, block)
+    return PackedWeights(numbers, scales, zeros[0] if zeros else None, block, rounds)
 
 
 def emit(node: Node, weights: PackedWeights) -> Any:
@@ -82,21 +87,22 @@ def emit(node: Node, weights: PackedWeights) -> Any:
         return te.compute(numbers.shape, element, name="unpacked")
 
     constants = [relax.const(np.ascontiguousarray(array), str(array.dtype)) for array in weights.arrays]
-    attributes = {PACKED: str(block)}
+    attributes = {PACKED: str(block), **({ROUNDS: "1"} if weights.rounds else {})}
     return node.builder.emit_te(unpack, *constants, primfunc_name_hint="unpack_weights", primfunc_attrs=attributes)
 
 
 # --- MatMulNBits -----------------------------------------------------------------------------------------------------
 
 
-# `accuracy_level` is the least exact type that data may be rounded to: it is not rounded here.
+# `accuracy_level` is the least exact type that data may be rounded to.
 @converter("com.microsoft.MatMulNBits")
 def matmul_n_bits(node: Node) -> Any:
     if node.input(4) is not None:
         raise node.refusal("g_idx, an order of the inputs, is not supported")
     if node.attributes.get("weight_prepacked", 0):
         raise node.refusal("its weights are in an order of ONNX Runtime's own (weight_prepacked)")
-    weights, dtype = _weights_of_few_bits(node), node.dtype(0)
+    rounds = node.attributes.get(_ACCURACY, 0) == _OF_8_BITS
+    weights, dtype = replace(_weights_of_few_bits(node), rounds=rounds), node.dtype(0)
     if dtype == "float32":
         matrix = node.emit(relax.op.permute_dims(emit(node, weights)))
     else:
@@ -149,8 +155,10 @@ def of_blocks(
 ) -> PackedWeights | None:
     """Return a constant matrix of bytes on a grid of blocks as packed weights, whose inputs are along `axis`.
 
-    It is None if the constant is no such matrix.
+    The weights of a 1x1 convolution are such a matrix. It is None if the constant is none.
     """
+    if whole.ndim == _FILTER and whole.shape[_MATRIX:] == (1, 1) and axis == 1:
+        whole, scales, zeros = (array.reshape(array.shape[:_MATRIX]) for array in (whole, scales, zeros))
     if whole.ndim != _MATRIX or whole.dtype not in (np.int8, np.uint8):
         return None
     if axis == 0:

@@ -11,6 +11,7 @@ from tests.support import nets
 from tests.support.nets import node, value
 from tests.support.relax_nets import bindings, calls, counts, layers, processor
 from toolchain.backends.cpu import graph
+from toolchain.backends.cpu.graph import stand_ins
 from toolchain.backends.cpu.graph.rewriting import fold_except_weights
 from toolchain.backends.cpu.kernels.packed.weights import decode
 from toolchain.backends.cpu.layers import Dense
@@ -113,6 +114,42 @@ def test_bytes_with_a_scale_for_each_output_are_packed_where_the_data_is_floats(
     assert layers(packed) == [Dense(1, 64, 48, bits=8, block=64)]
     weights = decode(layers(packed)[0], bindings(packed)[0].value.args[1].fields[1].value.numpy())
     np.testing.assert_allclose(weights.unpacked(), (held["w"] * held["s"]).T, rtol=1e-6)
+
+
+def test_data_is_rounded_where_the_file_and_the_processor_allow_it(tmp_path):
+    module = imported([few_bits("y", accuracy_level=4)], tmp_path, of_file())
+    with_products = replace(EIGHT_LANES, dot="vpdpbusd")
+    (layer,) = layers(moved(module, with_products))
+    assert (layer.rounds, layer.block) == (True, 32)
+    assert stand_ins.name(layer) == "packed4_int8_dense"
+    without = replace(EIGHT_LANES, dot="", adds_bytes=False)
+    for other in (moved(module, without), moved(module, with_products, frozenset({"packed_dense_in_bytes"}))):
+        (layer,) = layers(other)
+        assert (layer.bits, layer.rounds) == (4, False)
+    (layer,) = layers(moved(imported([few_bits("y", accuracy_level=1)], tmp_path, of_file()), with_products))
+    assert not layer.rounds
+
+
+@pytest.mark.parametrize(("size", "block"), [(1, 32), (1, 0), (2, 32)])
+def test_filters_of_1x1_stay_packed_on_one_pixel(tmp_path, size, block):
+    held = {
+        "w": RANDOM.integers(-128, 128, (48, 64, 1, 1)).astype(np.int8),
+        "s": RANDOM.random((48, 2, 1, 1) if block else 48).astype(np.float32),
+        "bias": RANDOM.random(48).astype(np.float32),
+    }
+    grid = {"axis": 1, "block_size": block} if block else {"axis": 0}
+    nodes = [
+        node("DequantizeLinear", ["w", "s"], ["v"], **grid),
+        node("Conv", ["x", "v", "bias"], ["h"]),
+        node("Relu", ["h"], ["y"]),
+    ]
+    module = moved(imported(nodes, tmp_path, held, (1, 64, size, size)), replace(EIGHT_LANES, dot="vpdpbusd"))
+    if size > 1:
+        assert not any(isinstance(layer, Dense) for layer in layers(module))
+        return
+    (layer,) = (layer for layer in layers(module) if isinstance(layer, Dense))
+    assert (layer.bits, layer.block, layer.bias) == (8, block or 64, True)
+    assert [op.kind for op in layer.epilogue] == ["relu"]
 
 
 def test_one_kernel_has_all_layers_of_a_shape(tmp_path):

@@ -73,6 +73,21 @@ def test_data_of_several_axes_and_of_half_precision() -> None:
     agree([cube, One(given.operator, halves, given.attributes, 1, (True,), "com.microsoft")], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+def test_data_is_rounded_where_the_file_allows_it(bits: int) -> None:
+    """ONNX Runtime rounds to the same steps: more than one step of one number is a difference."""
+    agree(
+        [
+            product(bits, block, rows, (128, 24), *zeros, accuracy_level=4)
+            for block in (16, 32, 128)
+            for rows in (1, 5)
+            for zeros in ((), (some_bytes(24, -(-128 // block * bits // 8)),))
+        ],
+        rtol=1e-3,
+        atol=2e-3,
+    )
+
+
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
@@ -110,6 +125,28 @@ def test_dequantize_linear_in_blocks(kind: str, axis: int) -> None:
     proto.graph.initializer.extend([whole("w", shapes[0]), whole("zeros", shapes[1])])
     proto.ir_version = 10
     agree_model(proto, [numbers(3, 48)], rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["INT4", "INT8"])
+@pytest.mark.parametrize("pixels", [1, 3])
+def test_filters_of_1x1_in_blocks(kind: str, pixels: int) -> None:
+    """On images of one pixel, the weights stay packed; on others they are floats."""
+    limit = 8 if kind == "INT4" else 128
+    nodes = [
+        node("DequantizeLinear", ["w", "scales", "zeros"], ["v"], axis=1, block_size=16),
+        node("Conv", ["x", "v", "bias"], ["h"]),
+        node("Add", ["h", "z"], ["a"]),
+        node("Relu", ["a"], ["y"]),
+    ]
+    held = {"scales": numbers(10, 3, 1, 1), "bias": numbers(10)}
+    shapes = [(2, 48, pixels, pixels), (2, 10, pixels, pixels)]
+    inputs = [value("x", shapes[0]), value("z", shapes[1])]
+    proto = nets.model(nodes, inputs, [value("y", shapes[1])], held, opset=21)
+    for name, shape in (("w", (10, 48, 1, 1)), ("zeros", (10, 3, 1, 1))):
+        given = _RNG.integers(-limit, limit, shape).reshape(-1)
+        proto.graph.initializer.append(helper.make_tensor(name, getattr(TensorProto, kind), shape, given))
+    proto.ir_version = 10
+    agree_model(proto, [numbers(*shape) for shape in shapes], rtol=1e-4, atol=1e-3)
 
 
 def test_the_numbers_of_weights() -> None:

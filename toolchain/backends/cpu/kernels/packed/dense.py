@@ -34,6 +34,8 @@ _FLOAT_BYTES = 4
 _NUMBERS = 16  # of 4 bits; also the lanes of a vector that an instruction takes from so many floats
 _UNPACKING = 2.5  # vector products that unpacking a vector of weights takes as long as
 _STORING = 4.0  # the same for its way through a buffer
+_PAGE, _WAYS = 4096, 8  # bytes from which on rows lie in the same lines of the first cache, and how many it has of each
+_PUSHED_OUT = 1.15  # times longer for tiles of more such rows
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Config(dense.Config):
 
 def covers(layer: Layer) -> bool:
     """Whether this template can compute a layer."""
-    return dense.covers(layer)
+    return dense.covers(layer) and isinstance(layer, Dense) and not layer.rounds
 
 
 def configs(layer: Dense, machine: Machine) -> list[tuple[Config, float]]:
@@ -65,7 +67,9 @@ def configs(layer: Dense, machine: Machine) -> list[tuple[Config, float]]:
             ranked.append((config, cost * (1 + unpacking)))
         group = layer.inputs * config.blocks * machine.lanes * _FLOAT_BYTES
         if layer.rows > config.rows > 1 and group <= machine.l2_bytes // 2:
-            ranked.append((replace(config, at_once=1), cost * (1 + (_UNPACKING + _STORING) / layer.rows)))
+            is_pushed_out = config.rows > _WAYS and not layer.inputs * _FLOAT_BYTES % _PAGE
+            longer = (_PUSHED_OUT if is_pushed_out else 1) * (1 + (_UNPACKING + _STORING) / layer.rows)
+            ranked.append((replace(config, at_once=1), cost * longer))
     return sorted(ranked, key=lambda candidate: candidate[1])
 
 
@@ -79,25 +83,8 @@ def pack(layer: Dense, machine: Machine, config: Config, weights: NDArray[Any]) 
         [groups of blocks, blocks of inputs, vectors, blocks of a tile, lanes]. Behind the words of a block of inputs
         are the scales in float32, and then, if there are zero points, these times minus the scales.
     """
-    held = packing.decode(layer, weights)
-    groups, blocks, vectors, of_tile, lanes = shape = _packed_shape(layer, machine, config)
-    outputs, words = groups * of_tile * lanes, _words(layer)
-    # Words of 4 or 8 numbers each, which zeros fill up, as they fill up the last block and the last group.
-    numbers = np.zeros((outputs, blocks, words * _per_word(layer)), np.uint32)
-    padded = np.zeros((outputs, blocks * layer.block), np.int8)
-    padded[: layer.outputs, : layer.inputs] = held.numbers
-    numbers[:, :, : layer.block] = padded.reshape(outputs, blocks, layer.block)
-    numbers &= (1 << layer.bits) - 1
     shifts = np.arange(0, _WORD, layer.bits, dtype=np.uint32)
-    in_words = (numbers.reshape(outputs, blocks, words, -1) << shifts).sum(axis=3, dtype=np.uint32)
-    grids = [held.scales, *([] if held.zeros is None else [-held.scales * held.zeros])]
-    packed = np.zeros((outputs, blocks, vectors), np.int32)
-    packed[:, :, :words] = in_words.view(np.int32)
-    for number, grid in enumerate(grids):
-        packed[: layer.outputs, :, words + number] = np.ascontiguousarray(grid, np.float32).view(np.int32)
-    return np.ascontiguousarray(
-        packed.reshape(groups, of_tile, lanes, blocks, vectors).transpose(0, 3, 4, 1, 2)
-    ).reshape(shape)
+    return packing.in_words(packing.decode(layer, weights), layer, _packed_shape(layer, machine, config), shifts)
 
 
 def kernel(layer: Dense, machine: Machine, config: Config) -> tirx.PrimFunc:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +35,7 @@ def decode(layer: Dense, held: NDArray[np.uint8]) -> PackedWeights:
 def scaled(weights: PackedWeights, factors: NDArray[np.float64]) -> PackedWeights:
     """Return packed weights times a factor for each output."""
     scales = (weights.scales * factors.reshape(-1, 1)).astype(np.float32)
-    return PackedWeights(weights.numbers, scales, weights.zeros, weights.block)
+    return replace(weights, scales=scales)
 
 
 def rounded(weights: NDArray[np.float32], bits: int, block: int) -> PackedWeights:
@@ -80,6 +81,34 @@ def _rounded_by(
         kept = np.where(usable | ~np.isfinite(scales), scales, np.float32(0)).astype(np.float32)
         errors = np.square(numbers * kept[:, :, None] - of_blocks).sum(axis=2)
     return np.nan_to_num(numbers).astype(np.int8), kept, errors
+
+
+def in_words(
+    held: PackedWeights, layer: Dense, shape: tuple[int, ...], shifts: NDArray[np.uint32], raised: int = 0
+) -> NDArray[np.int32]:
+    """Return packed weights in 32-bit words, as kernels read them.
+
+    Args:
+        shape: [groups of blocks, blocks of inputs, vectors, blocks of a tile, lanes]. Behind the words of a block of
+            inputs are the scales in float32, and then, if there are zero points, these times minus the scales.
+        shifts: Where the numbers of neighbouring inputs lie in a word.
+        raised: What is added to each number.
+    """
+    groups, blocks, vectors, of_tile, lanes = shape
+    outputs, words = groups * of_tile * lanes, vectors - 1 - layer.zeros
+    # Zeros fill up the last word, the last block and the last group.
+    numbers = np.full((outputs, blocks, words * len(shifts)), raised, np.uint32)
+    padded = np.zeros((outputs, blocks * layer.block), np.int16)
+    padded[: layer.outputs, : layer.inputs] = held.numbers
+    numbers[:, :, : layer.block] = padded.reshape(outputs, blocks, layer.block) + raised
+    numbers &= (1 << layer.bits) - 1
+    grids = [held.scales, *([] if held.zeros is None else [-held.scales * held.zeros])]
+    packed = np.zeros((outputs, blocks, vectors), np.int32)
+    packed[:, :, :words] = (numbers.reshape(outputs, blocks, words, -1) << shifts).sum(3, np.uint32).view(np.int32)
+    for number, grid in enumerate(grids):
+        packed[: layer.outputs, :, words + number] = np.ascontiguousarray(grid, np.float32).view(np.int32)
+    in_groups = packed.reshape(groups, of_tile, lanes, blocks, vectors).transpose(0, 3, 4, 1, 2)
+    return np.ascontiguousarray(in_groups).reshape(shape)
 
 
 def example(layer: Dense) -> NDArray[np.uint8]:
