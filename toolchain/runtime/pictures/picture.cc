@@ -85,9 +85,7 @@ bool CheckNv12(Picture* picture, Reason* reason) {
 
 }  // namespace
 
-bool CheckPicture(Picture* picture, Reason* reason) {
-  const int32_t format = picture->format, width = picture->width, height = picture->height;
-  if (format < kRgb || format > kYuyv) return reason->Is("the picture has an unknown format: %d", format);
+bool CheckSize(int32_t width, int32_t height, Reason* reason) {
   if (width < 1 || height < 1) {
     return reason->Is("the picture has no pixels: its size is %dx%d", width, height);
   }
@@ -95,6 +93,13 @@ bool CheckPicture(Picture* picture, Reason* reason) {
     return reason->Is("the picture is too large: %dx%d; at most %d on a side and %lld pixels", width, height,
                       kLargestSide, static_cast<long long>(kMostPixels));
   }
+  return true;
+}
+
+bool CheckPicture(Picture* picture, Reason* reason) {
+  const int32_t format = picture->format, width = picture->width, height = picture->height;
+  if (format < kRgb || format > kYuyv) return reason->Is("the picture has an unknown format: %d", format);
+  if (!CheckSize(width, height, reason)) return false;
   if (picture->data == nullptr) return reason->Is("the picture has no data");
   if (format == kNv12) return CheckNv12(picture, reason);
   if (picture->chroma != nullptr || picture->chroma_bytes != 0 || picture->chroma_stride != 0) {

@@ -15,7 +15,7 @@ namespace pictures {
 using steps::Object;
 using steps::Reason;
 
-enum Format : int32_t { kRgb = 1, kBgr, kRgba, kGray, kNv12, kYuyv };
+enum Format : int32_t { kRgb = 1, kBgr, kRgba, kGray, kNv12, kYuyv, kJpeg, kPng };  // the last two: see decoder.h
 enum Order : int32_t { kAsRgb, kAsBgr, kAsGray };
 enum Kernel : int32_t { kNone, kNearest, kPillow, kOpenCv, kTorch };
 enum Fit : int32_t { kStretch, kLetterbox, kCrop };
@@ -105,6 +105,7 @@ class Rows {
 bool CheckPlan(const Plan& plan, Reason* reason);
 // Also sets the strides and planes of a picture whose numbers agree.
 bool CheckPicture(Picture* picture, Reason* reason);
+bool CheckSize(int32_t width, int32_t height, Reason* reason);
 bool Place(const Plan& plan, int32_t width, int32_t height, Placement* place, Reason* reason);
 
 void MakeAxis(int32_t kernel, int32_t from, int32_t resized, int32_t offset, int32_t input, Axis* axis);
