@@ -129,6 +129,8 @@ class Decoder:
         Raises:
             InputError: It is damaged, of an unknown format, or of a kind that devices refuse.
         """
+        if not contents.size:
+            raise InputError("the file is empty", hint="pass a JPEG or PNG file")
         begin = contents[:8].tobytes()
         number = next((i for i, start in enumerate(FILES.values()) if begin.startswith(start)), None)
         found = None if number is None else self._by_device_code(len(FORMATS) + 1 + number, contents)

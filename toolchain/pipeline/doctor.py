@@ -19,6 +19,7 @@ from toolchain.board import Board
 from toolchain.checks import Check, Outcome
 from toolchain.containers import images
 from toolchain.device import probe
+from toolchain.device.probe import decoders
 from toolchain.errors import BuildError, BusyError
 from toolchain.native.cross import NDK_VARIABLE, HostCross
 from toolchain.progress import size_text
@@ -171,7 +172,10 @@ def examine_device(board: Board, shell: Shell, root: str, name: str) -> tuple[Ou
         *obstacles.of(probed, f"--root {obstacles.ANOTHER_ROOT}"),
         Check("board type", partial(choice.check_runs, board, probed)),
     ]
-    return (present, *(replace(check, board=board.name).outcome() for check in (*checks, *system)))
+    # Nothing that a board type needs: raw pixels, and models without steps, need no library.
+    reads = decoders.describe(probed.decoders, has_packages=probed.libc != "bionic")
+    pictures = Outcome("pictures", board.name, reads, "", passed=True)
+    return (present, pictures, *(replace(check, board=board.name).outcome() for check in (*checks, *system)))
 
 
 def compare_hardware(board: Board, request: BoardRequest, progress: Callable[[str], None]) -> Outcome:

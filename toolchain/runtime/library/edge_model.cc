@@ -266,6 +266,11 @@ pictures::Picture Taken(const edge_image* image) {
           taken.stride, static_cast<const uint8_t*>(taken.chroma), taken.chroma_bytes, taken.chroma_stride};
 }
 
+edge_image Given(const pictures::Picture& picture) {
+  return {sizeof(edge_image), picture.format, picture.width, picture.height, picture.data, picture.bytes,
+          picture.stride, picture.chroma, picture.chroma_bytes, picture.chroma_stride};
+}
+
 sounds::Sound Taken(const edge_audio* audio) {
   Require(audio != nullptr && audio->size >= sizeof(audio->size), "audio.size is not set: use EDGE_AUDIO");
   edge_audio taken = EDGE_AUDIO;
@@ -708,14 +713,19 @@ int edge_decode_image(edge_model* model, const edge_image* file, edge_image* pix
     Require(model != nullptr, "there is no model");
     const pictures::Picture picture = edge::Taken(file);
     Require(pictures::IsFile(picture.format), "image.format is not that of a file: EDGE_JPEG or EDGE_PNG");
-    const pictures::Picture raw = model->opened.Raw(picture);
-    edge_image result = EDGE_IMAGE;
-    result.format = raw.format;
-    result.width = raw.width;
-    result.height = raw.height;
-    result.data = raw.data;
-    result.bytes = raw.bytes;
-    Give(result, pixels, "pixels.size is not set: use EDGE_IMAGE");
+    Give(edge::Given(model->opened.Raw(picture)), pixels, "pixels.size is not set: use EDGE_IMAGE");
+  });
+}
+
+int edge_crop_image(const edge_image* image, const edge_object* box, edge_image* crop) {
+  return Guarded([&] {
+    edge::EnterStage(edge::kExitUsage, "cropping a picture", "");
+    Require(box != nullptr, "there is no box");
+    const pictures::Object corners = {0, 0, box->left, box->top, box->right, box->bottom};
+    pictures::Picture part = {};
+    pictures::Reason reason;
+    Require(pictures::Crop(edge::Taken(image), corners, &part, &reason), reason.text);
+    Give(edge::Given(part), crop, "crop.size is not set: use EDGE_IMAGE");
   });
 }
 

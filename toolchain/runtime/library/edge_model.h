@@ -269,6 +269,11 @@ EDGE_API int edge_run_image(edge_model* model, const edge_image* image, edge_obj
  * size or its pixels, too, or several models run on it. `data` is the model's memory, valid until its next file. */
 EDGE_API int edge_decode_image(edge_model* model, const edge_image* file, edge_image* pixels);
 
+/* The part of a raw picture that a box has, for a second model: `crop` is a picture in the memory of `image`, and nothing
+ * is copied. It is cut at the picture's edges; NV12 and YUYV, which have pairs of pixels, begin at an even one.
+ * EDGE_USAGE where the box has no pixel of the picture. */
+EDGE_API int edge_crop_image(const edge_image* image, const edge_object* box, edge_image* crop);
+
 /* The same for a sound: the model runs once for each window of it, and its outputs are those of the last one.
  * After the first call, a sound of the same rate and length allocates nothing in these steps. */
 EDGE_API int edge_run_audio(edge_model* model, const edge_audio* audio, edge_objects* objects);

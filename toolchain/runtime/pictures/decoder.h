@@ -11,9 +11,6 @@
 
 namespace pictures {
 
-// Whether a format is that of a file.
-inline bool IsFile(int32_t format) { return format == kJpeg || format == kPng; }
-
 // The format of a file by how it begins, or 0.
 int32_t FormatOf(const uint8_t* data, size_t bytes);
 
