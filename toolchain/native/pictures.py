@@ -26,6 +26,7 @@ FORMATS = ("rgb", "bgr", "rgba", "gray", "nv12", "yuyv")
 FILES = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}
 """How the files begin that devices decode; their numbers follow those of `FORMATS`."""
 _REFUSED = 1
+_PIXELS_RANK = 3
 _KINDS = ("scale", "mean", "std")
 _HEADS = ("none", "classes", "yolo-v5", "yolo-v8", "labels")
 _COLORS = 3
@@ -131,15 +132,13 @@ class Decoder:
         """
         if not contents.size:
             raise InputError("the file is empty", hint="pass a JPEG or PNG file")
-        begin = contents[:8].tobytes()
-        number = next((i for i, start in enumerate(FILES.values()) if begin.startswith(start)), None)
-        found = None if number is None else self._by_device_code(len(FORMATS) + 1 + number, contents)
+        name = format_of(contents)
+        found = self._by_device_code(_number(name), contents) if name else None
         return _by_pillow(contents) if found is None else found
 
     def has(self, name: str) -> bool:
         """Whether this machine has the library for a format of `FILES`."""
-        number = len(FORMATS) + 1 + list(FILES).index(name)
-        return bool(self._functions.pictures_has(ctypes.byref(self._handle), number))
+        return bool(self._functions.pictures_has(ctypes.byref(self._handle), _number(name)))
 
     def _by_device_code(self, number: int, contents: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
         """Return None if this machine has no library for the format."""
@@ -158,6 +157,16 @@ class Decoder:
         return np.frombuffer(copy, np.uint8).reshape(pixels.height, pixels.width, _COLORS)
 
 
+def _number(name: str) -> int:
+    return len(FORMATS) + 1 + list(FILES).index(name)
+
+
+def format_of(contents: NDArray[np.uint8]) -> str:
+    """Return which of `FILES` the bytes of a file are; empty if none."""
+    begin = contents[:8].tobytes() if contents.ndim == 1 else b""  # pixels are no file
+    return next((name for name, start in FILES.items() if begin.startswith(start)), "")
+
+
 def _by_pillow(contents: NDArray[np.uint8]) -> NDArray[np.uint8]:
     try:
         return np.asarray(Image.open(io.BytesIO(contents.tobytes())).convert("RGB"))
@@ -168,6 +177,15 @@ def _by_pillow(contents: NDArray[np.uint8]) -> NDArray[np.uint8]:
 @functools.cache
 def decoder(progress: Callable[[str], None] | None = None) -> Decoder:
     return Decoder(progress)
+
+
+def pixels_of(raw: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the RGB pixels of a picture: pixels as they are, or the bytes of a file.
+
+    Raises:
+        InputError: As `Decoder.decode`.
+    """
+    return raw if raw.ndim == _PIXELS_RANK else decoder().decode(raw)
 
 
 def _plan_struct(plan: Plan) -> _Plan:

@@ -128,4 +128,6 @@ def _compile(sources: list[Path], target: architecture.Architecture, built: Path
         machine = ["-target", target.zig_target, f"-mcpu={target.zig_cpu}"]
         compiled = Path(work) / "steps.o"
         process.run([zig, "c++", *machine, *_FLAGS, "-c", source, "-o", compiled], env=env, timeout=_BUILD_S)
-        process.run([zig, "cc", *machine, "-shared", "-s", compiled, "-lm", "-ldl", "-o", made], env=env, timeout=_BUILD_S)
+        process.run(
+            [zig, "cc", *machine, "-shared", "-s", compiled, "-lm", "-ldl", "-o", made], env=env, timeout=_BUILD_S
+        )

@@ -65,12 +65,12 @@ def converter(
 
 
 def _of_picture(pipeline: Pictures, progress: Progress | None) -> Convert:
-    computer, decoder = native_pictures.Computer(pipeline.plan, progress), native_pictures.decoder(progress)
+    computer = native_pictures.Computer(pipeline.plan, progress)
 
     def convert(contents: NDArray[np.uint8]) -> NDArray[Any]:
         if contents[:4].tobytes() == _WAV:
             raise InputError("the model's steps are for pictures", hint="pass pictures, or build it with other steps")
-        return computer.prepare(Raw.of_rgb(decoder.decode(contents)))
+        return computer.prepare(Raw.of_rgb(native_pictures.pixels_of(contents)))
 
     return convert
 
@@ -79,7 +79,7 @@ def _of_sound(pipeline: Sounds, specs: Sequence[TensorSpec], progress: Progress 
     computer, shape = native_sounds.Computer(pipeline.plan, progress), specs[0].shape
 
     def convert(contents: NDArray[np.uint8]) -> NDArray[Any]:
-        if contents[:8].tobytes().startswith(tuple(native_pictures.FILES.values())):
+        if native_pictures.format_of(contents):
             raise InputError("the model's steps are for sounds", hint="pass sounds, or build it with other steps")
         return computer.prepare(Recording(contents), shape=shape)
 
@@ -104,13 +104,14 @@ def make_inputs(source: inputs.Source, manifest: Manifest) -> dict[str, NDArray[
 
 
 def reference_raw(source: inputs.Source, pipeline: Pictures | Sounds) -> NDArray[np.uint8]:
-    """Return what devices check the steps with: the picture or sound of the user, or a drawn one."""
+    """Return what devices check the steps with: the file of the user, or its pixels, or a drawn picture or sound."""
     path = source.image if isinstance(pipeline, Pictures) else source.sound
     try:
         if isinstance(pipeline, Pictures):
-            raw = native_pictures.synthetic(pipeline.plan, source.seed)
-            raw = native_pictures.decoder().decode(inputs.read_contents(path)) if path else raw
-            native_pictures.Computer(pipeline.plan).prepare(Raw.of_rgb(raw))
+            raw = inputs.read_contents(path) if path else native_pictures.synthetic(pipeline.plan, source.seed)
+            pixels = native_pictures.pixels_of(raw)
+            raw = raw if native_pictures.format_of(raw) else pixels  # devices decode JPEG and PNG alone
+            native_pictures.Computer(pipeline.plan).prepare(Raw.of_rgb(pixels))
         else:
             raw = inputs.read_contents(path) if path else native_sounds.synthetic(pipeline.plan, source.seed)
             native_sounds.Computer(pipeline.plan).prepare(Recording(raw))
