@@ -67,6 +67,7 @@ def examine(boards: Sequence[Board], *, by_adb: bool = False) -> tuple[Outcome, 
         *(_package(name, version) for name, version in _PINS.items()),
         _program("make"),
         _requirement("2 GB for the cache", _space, "set TOOLCHAIN_CACHE"),
+        Check("pictures", partial(decoders.describe, decoders.of_this_machine(), has_packages=True)),
         *(check for board in boards for check in _for_board(board, by_adb=by_adb)),
     ]
     return tuple(check.outcome() for check in checks)

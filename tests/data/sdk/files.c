@@ -34,7 +34,7 @@ static void check_faults(edge_model* model, edge_image image) {
   edge_image pixels = EDGE_IMAGE;
   --image.bytes;
   MUST(edge_decode_image(model, &image, &pixels) == EDGE_USAGE && strstr(edge_error(), "damaged") != NULL);
-  image.bytes = 50;
+  image.bytes = 20;
   MUST(edge_run_image(model, &image, NULL) == EDGE_USAGE && strstr(edge_error(), "ends before") != NULL);
   image.bytes = 0;
   MUST(edge_run_image(model, &image, NULL) == EDGE_USAGE && strstr(edge_error(), "empty") != NULL);

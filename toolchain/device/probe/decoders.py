@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 _LIBRARIES = {"JPEG": "libturbojpeg.so.0", "PNG": "libpng16.so.16"}
 _PACKAGES = {"JPEG": "libturbojpeg0", "PNG": "libpng16-16"}
@@ -14,6 +15,12 @@ for i in {_FOLDERS}; do
 done
 """
 """The part of the probe script that looks for them."""
+
+
+def of_this_machine() -> list[str]:
+    """Return the paths of those that this machine has."""
+    patterns = [f"{folder}/{name}" for folder in _FOLDERS.split() for name in _LIBRARIES.values()]
+    return [str(path) for pattern in patterns for path in Path("/").glob(pattern[1:])]
 
 
 def describe(paths: Sequence[str], *, has_packages: bool) -> str:
