@@ -207,6 +207,7 @@ python -c 'import numpy; numpy.savez("x.npz", x=numpy.zeros((1, 3, 224, 224), "f
         ("toolchain deploy yolov8n.onnx", Shown("test_pictures.py deploys and runs a smaller model with such steps")),
         ("pre = [", Shown("test_pictures.py deploys with such a file")),
         ("edge_image image", Shown("test_pictures.py runs pictures of each format through the library")),
+        ("edge_image pixels", Shown("test_pictures.py runs tests/data/sdk/files.c, which decodes and crops")),
     ],
     "docs/sound.md": [
         ("toolchain deploy keywords.onnx", Shown("test_sounds.py deploys and runs a smaller model with such steps")),

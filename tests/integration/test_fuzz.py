@@ -20,21 +20,24 @@ def programs(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def sounds(tmp_path_factory):
-    """The program for sounds alone, which needs nothing of TVM and so little time."""
+def readers(tmp_path_factory):
+    """The programs for files of sounds and pictures alone, which need nothing of TVM and so little time."""
     require("a compiler with a fuzzer", "clang libclang-rt-14-dev", fuzzing.is_there())
-    rooms = [resources.RUNTIME / room for room in ("steps", "sounds")]
-    sources = [path for room in rooms for path in sorted(room.glob("*.cc")) if path.name != "host.cc"]
-    words = [fuzzing.COMPILER, "-std=c++17", "-O1", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all"]
-    words += [f"-I{resources.RUNTIME}", f"-I{fuzzing.SOURCES}", *sources, fuzzing.SOURCES / "parsers" / "sounds.cc"]
-    folder = tmp_path_factory.mktemp("sounds")
-    subprocess.run([*words, "-o", folder / "sounds"], check=True)
+    folder = tmp_path_factory.mktemp("readers")
+    for room, parser in (("sounds", "sounds"), ("pictures", "decoders")):
+        rooms = [resources.RUNTIME / name for name in ("steps", room)]
+        sources = [path for each in rooms for path in sorted(each.glob("*.cc")) if path.name != "host.cc"]
+        words = [fuzzing.COMPILER, "-std=c++17", "-O1", "-fsanitize=fuzzer,address,undefined"]
+        words += ["-fno-sanitize-recover=all", f"-I{resources.RUNTIME}", f"-I{fuzzing.SOURCES}", *sources]
+        words += [fuzzing.SOURCES / "parsers" / f"{parser}.cc", "-ldl", "-o", folder / parser]
+        subprocess.run(words, check=True)
     return folder
 
 
+@pytest.mark.parametrize("parser", ["sounds", "decoders"])
 @pytest.mark.parametrize("runs", [10_000, pytest.param(1_000_000, marks=pytest.mark.nightly)])
-def test_no_sound_makes_its_reader_fail(sounds, tmp_path, runs):
-    done = fuzzing.run(sounds, "sounds", tmp_path, [f"-runs={runs}"])
+def test_no_file_makes_its_reader_fail(readers, tmp_path, runs, parser):
+    done = fuzzing.run(readers, parser, tmp_path, [f"-runs={runs}"])
     assert done.findings == (), done.log
     assert done.executions >= runs
 

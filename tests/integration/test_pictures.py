@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -16,9 +17,11 @@ from tests.support import picture_nets
 from tests.support.commands import done, parsed, toolchain
 from tests.support.parts import require
 from tests.support.paths import DATA
-from toolchain import bundle, resources
+from tests.support.picture_files import encoded, pillow
+from toolchain import board, bundle, resources
 from toolchain.errors import VerificationError
 from toolchain.models.ort import onnxruntime
+from toolchain.shell import SshOptions, open_shell
 
 STEPS = ["--pre", "resize:letterbox=32,pad=114", "--pre", "scale=1/255"]
 STEPS += ["--post", "yolo:nms=0.45,score=0.25,labels=labels.txt"]
@@ -81,7 +84,8 @@ def detector(models, tmp_path_factory):
             "deploy", models / "detector.onnx", *words, *steps, *picture, "-o", folder, "--budget", 0, "--json", "-"
         ).out
     )
-    assert report["pictures"]["width"] == 81
+    # The device decodes the file itself, where it has the library.
+    assert report["pictures"] == {"width": 81, "height": 60, "objects": report["pictures"]["objects"], "file": "PNG"}
     return bundle.load(folder), words
 
 
@@ -114,6 +118,31 @@ def test_a_wrong_step_and_a_package_with_steps_are_refused(detector, models, tmp
     assert (seen.code, "--pre is for models" in seen.err) == (2, True)
 
 
+def test_without_its_library_the_device_gets_pixels(detector, models, monkeypatch):
+    from toolchain.device import sampling
+    from toolchain.errors import DeviceError
+
+    real, sent = sampling.run_raw, []
+
+    def run_raw(release, raw, *arguments, **options):
+        sent.append(raw["0"].ndim)
+        if sent == [1]:
+            raise DeviceError("it failed", details="no libpng16.so.16 here, which decodes PNG: install it")
+        return real(release, raw, *arguments, **options)
+
+    monkeypatch.setattr(sampling, "run_raw", run_raw)
+    report = json.loads(done("deploy", detector[0].folder, *detector[1], "--budget", 0, "--json", "-").out)
+    assert (sent, report["pictures"]["file"]) == ([1, 3], "")
+
+
+def test_what_devices_refuse_is_refused_here(detector, models, tmp_path):
+    Image.open(models / "a.png").convert("CMYK").save(tmp_path / "print.jpg")
+    (tmp_path / "cut.jpg").write_bytes(encoded(Image.open(models / "a.png"), "JPEG")[:-90])
+    for name, message in {"print.jpg": "4 colours (CMYK): save it as RGB", "cut.jpg": "Premature end"}.items():
+        seen = toolchain("run", *detector[1], "--image", tmp_path / name, "-o", tmp_path / "y.npz")
+        assert (seen.code, f"{name}: the JPEG file" in seen.err, message in seen.err) == (2, True, True), seen.err
+
+
 def test_other_steps_in_a_manifest_are_refused(detector, tmp_path):
     text = (detector[0].folder / bundle.MANIFEST).read_text()
     changed = text.replace('"pad": 114', '"pad": 115')
@@ -134,10 +163,15 @@ def test_a_device_that_prepares_otherwise_is_refused(detector, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def application(detector, tmp_path_factory):
+def sdk(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sdk") / "sdk"
+    done("sdk", "--board", "local", "-o", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def application(detector, sdk):
     """The Python binding of the SDK, with the release of the store open."""
-    sdk = tmp_path_factory.mktemp("sdk") / "sdk"
-    done("sdk", "--board", "local", "-o", sdk)
     sys.path.insert(0, str(resources.RUNTIME / "sdk"))
     try:
         import edge_model
@@ -173,11 +207,78 @@ def test_an_application_gets_the_same_boxes(application, models):
         model.run_image(nv12, "nv12")
 
 
+def test_an_application_passes_files(application, models):
+    edge_model, model = application
+    image = Image.open(models / "a.png")
+    check_boxes(
+        [
+            {"number": item.number, "label": item.label, "score": item.score, "box": item[3:]}
+            for item in model.run_image((models / "a.png").read_bytes())
+        ],
+        expected_boxes(models, np.asarray(image)),
+    )
+    data = encoded(image, "JPEG", quality=90)
+    pixels = model.decode_image(data)
+    np.testing.assert_array_equal(pixels, pillow(data))
+    assert model.run_image(data) == model.run_image(pixels) != []
+    for wrong, message in {data[:-99]: "Premature end", b"": "is empty", b"GIF89a": "something else"}.items():
+        with pytest.raises(edge_model.EdgeError, match=message) as caught:
+            model.run_image(wrong)
+        assert caught.value.code == 2
+
+
+HIDE = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <string.h>
+void* dlopen(const char* name, int flags) {
+  void* (*next)(const char*, int) = (void* (*)(const char*, int))dlsym(RTLD_NEXT, "dlopen");
+  return name && (strstr(name, "turbojpeg") || strstr(name, "png16")) ? NULL : next(name, flags);
+}
+"""
+
+
+def written(folder, models):
+    """A JPEG file and a PNG file of the same pixels; returns what `files.c` prints for them."""
+    data = encoded(Image.open(models / "a.png"), "JPEG", quality=90)
+    (folder / "a.jpg").write_bytes(data)
+    pixels = pillow(data)
+    Image.fromarray(pixels).save(folder / "b.png")
+    total = 0
+    for value in pixels.reshape(-1).tolist():
+        total = (total * 31 + value) & 0xFFFFFFFF
+    return f"{pixels.shape[1]}x{pixels.shape[0]} {total}\n"
+
+
+def test_an_application_in_c_passes_files(application, detector, models, sdk, tmp_path):
+    expected = written(tmp_path, models)
+    words = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", f"-I{sdk / 'include'}"]
+    linked = [sdk / "lib" / "libedge_model.so.1", f"-Wl,-rpath,{sdk / 'lib'}"]
+    for source in (DATA / "sdk" / "files.c", sdk / "example" / "objects.c"):
+        subprocess.run(["gcc", *words, source, *linked, "-o", tmp_path / source.stem], check=True)
+    argv = [tmp_path / "files", detector[0].folder, tmp_path / "a.jpg", tmp_path / "b.png"]
+    seen = subprocess.run(argv, check=False, capture_output=True, text=True)
+    assert (seen.returncode, seen.stdout, seen.stderr) == (0, expected, "")
+    (tmp_path / "hide.c").write_text(HIDE)
+    hide = tmp_path / "hide.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", tmp_path / "hide.c", "-o", hide, "-ldl"], check=True)
+    seen = subprocess.run(
+        [*argv, "hidden"], check=False, capture_output=True, text=True, env={**os.environ, "LD_PRELOAD": str(hide)}
+    )
+    assert (seen.returncode, seen.stderr) == (0, "")
+    seen = subprocess.run([tmp_path / "objects", *argv[1:3]], check=True, capture_output=True, text=True)
+    found = application[1].run_image((tmp_path / "a.jpg").read_bytes())
+    assert [line.split()[1:4] for line in seen.stdout.splitlines()] == [
+        [str(item.number), item.label, f"{item.score:.3f}"] for item in found
+    ]
+
+
 @pytest.mark.nightly
 def test_all_processors_round_alike(tmp_path):
     """What a deploy takes for granted when it wants the same bits of a device."""
     rooms = [resources.RUNTIME / room for room in ("steps", "pictures")]
     sources = [path for room in rooms for path in sorted(room.glob("*.cc")) if path.name != "host.cc"]
+    sources = [path for path in sources if path.name not in {"decoder.cc", "jpeg.cc", "png.cc"}]  # they open libraries
     flags = ["-static", "-std=c++17", "-O2", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror"]
     digests = {}
     for prefix, emulator in {"": "", "aarch64-linux-gnu-": "aarch64", "arm-linux-gnueabihf-": "arm"}.items():
@@ -192,11 +293,27 @@ def test_all_processors_round_alike(tmp_path):
 
 
 @pytest.mark.nightly
-def test_boxes_on_an_emulated_board(virtual_boards, models, tmp_path):
-    words = ["--board", "rpi4", "--host", virtual_boards.name("rpi4"), "--devices", virtual_boards.devices]
+@pytest.mark.parametrize("name", ["rpi4", "pynq"])
+def test_boxes_on_an_emulated_board(virtual_boards, models, name, tmp_path):
+    """Also from a JPEG file, which the board decodes to the same pixels, by an application there."""
+    words = ["--board", name, "--host", virtual_boards.name(name), "--devices", virtual_boards.devices]
     steps = [word.replace("labels.txt", str(models / "labels.txt")) for word in STEPS]
-    picture = ["--image", models / "a.png", "--toolchain", "host"]
+    expected = written(tmp_path, models)
+    picture = ["--image", tmp_path / "a.jpg", "--toolchain", "host"]
     deployed = done("deploy", models / "detector.onnx", *words, *steps, *picture, "--budget", 0, "--json", "-")
-    assert json.loads(deployed.out)["pictures"]["height"] == 60
+    report = json.loads(deployed.out)["pictures"]
+    assert (report["width"], report["height"], report["file"]) == (81, 60, "JPEG")
     found = parsed("run", *words, "--image", models / "a.png", "-o", tmp_path / "y.npz", "--threads", 1)
     check_boxes(found["objects"][0]["objects"], expected_boxes(models, np.asarray(Image.open(models / "a.png"))))
+    done("sdk", "--board", name, "-o", tmp_path / "sdk")
+    triple, lib = board.load(name).triple, tmp_path / "sdk" / "lib"
+    argv = [f"{triple}-gcc", "-std=c99", f"-I{tmp_path / 'sdk' / 'include'}", DATA / "sdk" / "files.c"]
+    subprocess.run([*argv, lib / "libedge_model.so.1", "-o", tmp_path / "files"], check=True)
+    options = SshOptions(config_file=virtual_boards.config, agent=False)
+    with open_shell(virtual_boards.name(name), config=options) as shell:
+        shell.run("mkdir -p files-test")
+        for path in (lib / "libedge_model.so.1", tmp_path / "files", tmp_path / "a.jpg", tmp_path / "b.png"):
+            shell.push(path, f"files-test/{path.name}")
+        root = "../.local/share/edge-toolchain/current"
+        run = f"cd files-test; chmod +x files; LD_LIBRARY_PATH=. ./files {root} a.jpg b.png"
+        assert shell.run(run, timeout=300).stdout == expected

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from toolchain.device.probe import AcceleratorProbe, DeviceProbe
+from toolchain.device.probe import AcceleratorProbe, DeviceProbe, decoders
 from toolchain.progress import size_text
 from toolchain.report import Table
 from toolchain.shell import is_adb
@@ -72,6 +72,7 @@ def _use_rows(probed: DeviceProbe) -> list[tuple[str, str]]:
     warm = [f"{name} {value:.0f} °C" if value is not None else name for name, value in sensors.thermal[:_SHOWN]]
     return [
         *((accelerator.title, _accelerator(accelerator)) for accelerator in probed.accelerators),
+        ("pictures", decoders.describe(probed.decoders, has_packages=probed.libc != "bionic")),
         ("governors", governors),
         ("thermal", ", ".join(warm)),
         ("cooling", ", ".join(sensors.cooling[:_SHOWN])),

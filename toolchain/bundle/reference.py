@@ -186,7 +186,8 @@ class Reference:
     rankings: tuple[Ranking, ...] = ()  # which outputs have rows in an order of scores
     # how near what computed them is to the user's model, where that was made int8; the manifest keeps it
     int8: InInt8 | None = None
-    picture: NDArray[np.uint8] | None = None  # RGB pixels that a device checks the steps for pictures with
+    # RGB pixels, or the bytes of a JPEG or PNG file, that a device checks the steps for pictures with
+    picture: NDArray[np.uint8] | None = None
     sound: NDArray[np.uint8] | None = None  # the bytes of a WAV file, for those for sounds
     variants: Mapping[str, Reference] = field(default_factory=dict)  # of all variants but the first, by name
 
@@ -207,7 +208,8 @@ class Reference:
         """Return its tensors and notes, without those of other variants."""
         contents: dict[str, NDArray[Any]] = {f"input.{name}": value for name, value in self.inputs.items()}
         contents |= {f"output.{name}": value for name, value in self.outputs.items()}
-        contents |= {f"{_PICTURE}.rgb": self.picture} if self.picture is not None else {}
+        if self.picture is not None:
+            contents[f"{_PICTURE}.{'file' if self.picture.ndim == 1 else 'rgb'}"] = self.picture
         contents |= {f"{_SOUND}.wav": self.sound} if self.sound is not None else {}
         limit = {} if self.tolerance is None else limit_notes(self.tolerance)
         samples = self.random.notes() if self.random else {}
@@ -248,7 +250,8 @@ class Reference:
                 for number in range(len(samples.samples))
             ]
             samples = replace(samples, rankings=tuple(rankings_of_samples))
-        picture, sound = groups[_PICTURE].get("rgb"), groups[_SOUND].get("wav")
+        pictures, sound = groups[_PICTURE], groups[_SOUND].get("wav")
+        picture = pictures.get("file", pictures.get("rgb"))
         more = _of_variants(notes)
         variants = {
             name: cls._decoded(own, more.get(name, {}), f"variant {name} of {where}")
@@ -369,7 +372,9 @@ def _picture_faults(picture: NDArray[Any] | None) -> list[str]:
     if picture is None:
         return ["there is no picture for its steps"]
     is_rgb = picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3 and picture.size > 0  # noqa: PLR2004 - rows, columns and RGB
-    return [] if is_rgb else [f"the picture is {picture.dtype} of {picture.shape}, not RGB pixels"]
+    is_file = picture.dtype == np.uint8 and picture.ndim == 1 and picture.size > 0
+    text = f"the picture is {picture.dtype} of {picture.shape}, neither RGB pixels nor the bytes of a file"
+    return [] if is_rgb or is_file else [text]
 
 
 def _sound_faults(sound: NDArray[Any] | None) -> list[str]:

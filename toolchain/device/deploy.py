@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from toolchain import temporary
 from toolchain.bundle import Bundle
@@ -24,7 +25,8 @@ from toolchain.device.sounds import SoundsChecked
 from toolchain.device.store import Generation
 from toolchain.device.trust import Verified
 from toolchain.device.verification import Fidelity, Samples
-from toolchain.errors import OutputError
+from toolchain.errors import DeviceError, OutputError
+from toolchain.native.pictures import pixels_of
 from toolchain.native.programs import Program
 from toolchain.progress import Stages, stage
 from toolchain.tensors import Difference
@@ -206,14 +208,24 @@ def _check_steps(
     manifest, raw = release.manifest, samples.picture if samples.sound is None else samples.sound
     if raw is None:
         return None
-    on_device = replace(release, bundle=None)
-    run, _ = sampling.run_raw(on_device, {"0": raw}, 1, keep_input=True)
+    run, raw = _run_raw(replace(release, bundle=None), raw)
     run = replace(run, outputs={name: value[0] for name, value in run.outputs.items()})
     checked: PicturesChecked | SoundsChecked
     checked = sounds.check(run, raw, manifest) if manifest.sounds else pictures.check(run, raw, manifest)
     if run.objects and all(np.array_equal(run.objects["input"], value) for value in samples.inputs.values()):
         verification.check_outputs(run, samples, manifest, tolerance)
     return checked
+
+
+def _run_raw(release: DeviceRelease, raw: NDArray[np.uint8]) -> tuple[Run, NDArray[np.uint8]]:
+    """Run a picture or a sound; return what was sent: the pixels of a file if the device cannot decode it."""
+    try:
+        return sampling.run_raw(release, {"0": raw}, 1, keep_input=True)[0], raw
+    except DeviceError as fault:
+        if not pictures.lacks_decoder(fault):
+            raise
+    pixels = pixels_of(raw)
+    return sampling.run_raw(release, {"0": pixels}, 1, keep_input=True)[0], pixels
 
 
 def _make_current(

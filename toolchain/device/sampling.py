@@ -149,7 +149,7 @@ def run_raw(
 
     Args:
         release: The release, whose files are on the device.
-        raw: RGB pixels, or the bytes of WAV files, with the names 0, 1 and so on.
+        raw: RGB pixels, or the bytes of JPEG, PNG or WAV files, with the names 0, 1 and so on.
         count: How many there are.
         windows: Most windows of a sound.
         keep_input: Whether to fetch the input that was made of the last one.

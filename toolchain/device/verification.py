@@ -40,7 +40,7 @@ class Samples:
         runtime: Name of the runtime that computed the reference.
         tolerance: The reference's own limits for the relative difference, if it has some.
         rankings: The outputs whose rows are sorted by scores.
-        picture: RGB pixels for the release's own steps; None if it has none for pictures.
+        picture: RGB pixels, or a file's bytes, for the release's own steps; None if it has none for pictures.
         sound: The bytes of a WAV file for the release's own steps; None if it has none for sounds.
     """
 

@@ -36,12 +36,12 @@ _RESIZE_RATIO = 256 / 224  # the usual evaluation crop: the short side to 256, t
 
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup/memory.max")
-_LARGEST_WAV = 1 << 30  # bytes
+_LARGEST_FILE = 1 << 30  # bytes of a picture or a sound
 _LARGEST = 1 << 31  # bytes that protobuf, and so shape inference, takes
 
 
 Convert = Callable[[NDArray[np.uint8]], NDArray[Any]]
-"""Makes a model's only input of RGB pixels, (height, width, 3), or of the bytes of a WAV file."""
+"""Makes a model's only input of the bytes of a picture's or sound's file."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ def from_image(path: Path, specs: Sequence[TensorSpec], convert: Convert | None 
     that returns.
     """
     if convert:
-        return {specs[0].name: convert(read_rgb(path))}
+        return {specs[0].name: of_file(path, convert)}
     is_image = len(specs) == 1 and len(specs[0].shape) == _IMAGE_RANK and _RGB in specs[0].shape[1::2]
     if not is_image or not specs[0].dtype.startswith("float"):
         raise InputError(
@@ -216,12 +216,22 @@ def from_image(path: Path, specs: Sequence[TensorSpec], convert: Convert | None 
     return {spec.name: np.ascontiguousarray(batch, dtype=spec.dtype)}
 
 
-def read_wav(path: Path) -> NDArray[np.uint8]:
-    """Return the bytes of a sound's file."""
+def read_contents(path: Path) -> NDArray[np.uint8]:
+    """Return the bytes of a picture's or sound's file."""
     try:
-        return np.frombuffer(files.read_limited(path, _LARGEST_WAV), np.uint8)
+        return np.frombuffer(files.read_limited(path, _LARGEST_FILE), np.uint8)
     except OSError as fault:
-        raise InputError(f"cannot read the sound {path}", details=reason(fault), hint="pass a WAV file") from fault
+        raise InputError(f"cannot read {path}", details=reason(fault), hint="pass a file that exists") from fault
+
+
+def of_file(path: Path, convert: Convert) -> NDArray[Any]:
+    """Convert the bytes of a file; errors name it."""
+    try:
+        return convert(read_contents(path))
+    except InputError as fault:
+        if str(path) in fault.message:
+            raise
+        raise InputError(f"{path.name}: {fault.message}", details=fault.details, hint=fault.hint) from fault
 
 
 def from_sound(path: Path, specs: Sequence[TensorSpec], convert: Convert | None) -> dict[str, NDArray[Any]]:
@@ -236,10 +246,7 @@ def from_sound(path: Path, specs: Sequence[TensorSpec], convert: Convert | None)
             details="its inputs: " + ", ".join(map(str, specs)),
             hint="build it with steps, such as --pre wav:rate=16000, or pass its inputs with --input FILE.npz",
         )
-    try:
-        return {specs[0].name: convert(read_wav(path))}
-    except InputError as fault:
-        raise InputError(f"{path.name}: {fault.message}", details=fault.details, hint=fault.hint) from fault
+    return {specs[0].name: of_file(path, convert)}
 
 
 def read_labels(path: Path, classes: int) -> list[str]:

@@ -13,6 +13,7 @@ from PIL import Image
 
 from toolchain.errors import InputError, reason
 from toolchain.models import inputs
+from toolchain.models.inputs import Convert
 from toolchain.tensors import TensorSpec, check_signature
 
 
@@ -62,12 +63,12 @@ def of_pictures(paths: Sequence[Path], specs: Sequence[TensorSpec]) -> Series:
     return Series(len(pictures), take, tuple(map(str, pictures)), single=_is_one_file(paths))
 
 
-def of_raw_pictures(paths: Sequence[Path]) -> Series:
-    """Read pictures as RGB pixels, for a release whose own steps make inputs of them."""
+def of_raw_pictures(paths: Sequence[Path], decode: Convert) -> Series:
+    """Decode pictures to RGB pixels, for a release whose own steps make inputs of them."""
     pictures, largest = _listed(paths)
 
     def take(samples: range) -> dict[str, NDArray[Any]]:
-        return {str(number): inputs.read_rgb(pictures[index]) for number, index in enumerate(samples)}
+        return {str(number): inputs.of_file(pictures[index], decode) for number, index in enumerate(samples)}
 
     return Series(len(pictures), take, tuple(map(str, pictures)), _is_one_file(paths), raw_bytes=largest)
 
@@ -80,7 +81,7 @@ def of_raw_sounds(paths: Sequence[Path], windows: Callable[[NDArray[np.uint8]], 
     sounds = _files(paths, {".wav"}, "sounds", "NAME.wav")
     largest, most = 0, 1
     for sound in sounds:  # all of them first: a damaged one among a thousand stops the run before it begins
-        contents = inputs.read_wav(sound)
+        contents = inputs.read_contents(sound)
         try:
             most = max(most, windows(contents))
         except InputError as fault:
@@ -88,7 +89,7 @@ def of_raw_sounds(paths: Sequence[Path], windows: Callable[[NDArray[np.uint8]], 
         largest = max(largest, contents.size)
 
     def take(samples: range) -> dict[str, NDArray[Any]]:
-        return {str(number): inputs.read_wav(sounds[index]) for number, index in enumerate(samples)}
+        return {str(number): inputs.read_contents(sounds[index]) for number, index in enumerate(samples)}
 
     names = tuple(map(str, sounds))
     return Series(len(sounds), take, names, _is_one_file(paths), raw_bytes=largest, windows=most)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import io
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from toolchain import resources
+from toolchain.errors import InputError, reason
 from toolchain.native import steps
 from toolchain.native.steps import Handle
 from toolchain.pictures import plan as plans
@@ -18,6 +23,10 @@ from toolchain.pictures.plan import Plan
 
 FORMATS = ("rgb", "bgr", "rgba", "gray", "nv12", "yuyv")
 """Formats of raw pictures, in the order of their numbers from 1."""
+FILES = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}
+"""How the files begin that devices decode; their numbers follow those of `FORMATS`."""
+_REFUSED = 1
+_PIXELS_RANK = 3
 _KINDS = ("scale", "mean", "std")
 _HEADS = ("none", "classes", "yolo-v5", "yolo-v8", "labels")
 _COLORS = 3
@@ -101,6 +110,82 @@ class Computer:
             InputError: The output has another size.
         """
         return self._handle.find(width, height, output=output)
+
+
+class Decoder:
+    """Decodes files of pictures to their pixels: JPEG and PNG by the code of devices, and others by Pillow."""
+
+    def __init__(self, progress: Callable[[str], None] | None = None) -> None:
+        self._functions, self._handle = steps.library(progress), ctypes.c_void_p()
+        self._lock = threading.Lock()
+
+    def __del__(self) -> None:
+        self._functions.pictures_forget(self._handle)
+
+    def decode(self, contents: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Return the RGB pixels of a file, (height, width, 3).
+
+        Without libturbojpeg or libpng on this machine, Pillow decodes what the code of devices accepts by its header.
+
+        Raises:
+            InputError: It is damaged, of an unknown format, or of a kind that devices refuse.
+        """
+        if not contents.size:
+            raise InputError("the file is empty", hint="pass a JPEG or PNG file")
+        name = format_of(contents)
+        found = self._by_device_code(_number(name), contents) if name else None
+        return _by_pillow(contents) if found is None else found
+
+    def has(self, name: str) -> bool:
+        """Whether this machine has the library for a format of `FILES`."""
+        return bool(self._functions.pictures_has(ctypes.byref(self._handle), _number(name)))
+
+    def _by_device_code(self, number: int, contents: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
+        """Return None if this machine has no library for the format."""
+        file, pixels = _Picture(number, 0, 0, contents.ctypes.data, contents.nbytes), _Picture()
+        fault = ctypes.create_string_buffer(steps.REASON_BYTES)
+        with self._lock:
+            code = self._functions.pictures_decode(
+                ctypes.byref(self._handle), ctypes.byref(file), ctypes.byref(pixels), fault
+            )
+            if code == _REFUSED:
+                text = fault.value.decode(errors="replace")
+                raise InputError(text, hint=f"{resources.manual('pictures')} describes the files that devices decode")
+            if code:
+                return None
+            copy = ctypes.string_at(pixels.data, pixels.bytes)
+        return np.frombuffer(copy, np.uint8).reshape(pixels.height, pixels.width, _COLORS)
+
+
+def _number(name: str) -> int:
+    return len(FORMATS) + 1 + list(FILES).index(name)
+
+
+def format_of(contents: NDArray[np.uint8]) -> str:
+    """Return which of `FILES` the bytes of a file are; empty if none."""
+    begin = contents[:8].tobytes() if contents.ndim == 1 else b""  # pixels are no file
+    return next((name for name, start in FILES.items() if begin.startswith(start)), "")
+
+
+def _by_pillow(contents: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    try:
+        return np.asarray(Image.open(io.BytesIO(contents.tobytes())).convert("RGB"))
+    except Exception as fault:  # its decoders raise exceptions of any class
+        raise InputError("it is not a picture that can be read", details=reason(fault)) from fault
+
+
+@functools.cache
+def decoder(progress: Callable[[str], None] | None = None) -> Decoder:
+    return Decoder(progress)
+
+
+def pixels_of(raw: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the RGB pixels of a picture: pixels as they are, or the bytes of a file.
+
+    Raises:
+        InputError: As `Decoder.decode`.
+    """
+    return raw if raw.ndim == _PIXELS_RANK else decoder().decode(raw)
 
 
 def _plan_struct(plan: Plan) -> _Plan:

@@ -26,7 +26,7 @@ _FLAGS = (
     *("-fPIC", "-fvisibility=hidden"),
 )
 _BUILD_S = 600.0
-_REASON_BYTES = 192
+REASON_BYTES = 192
 OBJECT = np.dtype([("label", "<i4"), *((name, "<f4") for name in ("score", "left", "top", "right", "bottom"))])
 """One object: a class with its score, and a box in pixels of a picture, or the seconds from left to right, or zeros."""
 
@@ -45,7 +45,7 @@ class Handle:
     """
 
     def __init__(self, room: str, manual: str, progress: Callable[[str], None] | None) -> None:
-        self._handle, self._reason = ctypes.c_void_p(), ctypes.create_string_buffer(_REASON_BYTES)
+        self._handle, self._reason = ctypes.c_void_p(), ctypes.create_string_buffer(REASON_BYTES)
         self._functions, self._room, self._manual = library(progress), room, manual
 
     def __del__(self) -> None:
@@ -128,4 +128,6 @@ def _compile(sources: list[Path], target: architecture.Architecture, built: Path
         machine = ["-target", target.zig_target, f"-mcpu={target.zig_cpu}"]
         compiled = Path(work) / "steps.o"
         process.run([zig, "c++", *machine, *_FLAGS, "-c", source, "-o", compiled], env=env, timeout=_BUILD_S)
-        process.run([zig, "cc", *machine, "-shared", "-s", compiled, "-lm", "-o", made], env=env, timeout=_BUILD_S)
+        process.run(
+            [zig, "cc", *machine, "-shared", "-s", compiled, "-lm", "-ldl", "-o", made], env=env, timeout=_BUILD_S
+        )

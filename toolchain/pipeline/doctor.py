@@ -19,6 +19,7 @@ from toolchain.board import Board
 from toolchain.checks import Check, Outcome
 from toolchain.containers import images
 from toolchain.device import probe
+from toolchain.device.probe import decoders
 from toolchain.errors import BuildError, BusyError
 from toolchain.native.cross import NDK_VARIABLE, HostCross
 from toolchain.progress import size_text
@@ -66,6 +67,7 @@ def examine(boards: Sequence[Board], *, by_adb: bool = False) -> tuple[Outcome, 
         *(_package(name, version) for name, version in _PINS.items()),
         _program("make"),
         _requirement("2 GB for the cache", _space, "set TOOLCHAIN_CACHE"),
+        Check("pictures", partial(decoders.describe, decoders.of_this_machine(), has_packages=True)),
         *(check for board in boards for check in _for_board(board, by_adb=by_adb)),
     ]
     return tuple(check.outcome() for check in checks)
@@ -171,7 +173,10 @@ def examine_device(board: Board, shell: Shell, root: str, name: str) -> tuple[Ou
         *obstacles.of(probed, f"--root {obstacles.ANOTHER_ROOT}"),
         Check("board type", partial(choice.check_runs, board, probed)),
     ]
-    return (present, *(replace(check, board=board.name).outcome() for check in (*checks, *system)))
+    # Nothing that a board type needs: raw pixels, and models without steps, need no library.
+    reads = decoders.describe(probed.decoders, has_packages=probed.libc != "bionic")
+    pictures = Outcome("pictures", board.name, reads, "", passed=True)
+    return (present, pictures, *(replace(check, board=board.name).outcome() for check in (*checks, *system)))
 
 
 def compare_hardware(board: Board, request: BoardRequest, progress: Callable[[str], None]) -> Outcome:

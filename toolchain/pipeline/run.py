@@ -26,6 +26,7 @@ from toolchain.models import inputs, series, stream
 from toolchain.models.inputs import Guess
 from toolchain.models.series import Series
 from toolchain.models.stream import STANDARD_INPUT
+from toolchain.native.pictures import decoder
 from toolchain.native.sounds import Computer, Recording
 from toolchain.pipeline import device_programs, variants
 from toolchain.pipeline.deploy import read_labels
@@ -114,7 +115,7 @@ class RunRequest:
         if manifest.pipeline and not manifest.pictures:
             raise InputError(f"the steps of {manifest.name} are for sounds", hint="pass a WAV file with --sound FILE")
         if manifest.pictures:
-            return series.of_raw_pictures(self.pictures)
+            return series.of_raw_pictures(self.pictures, decoder().decode)
         return series.of_pictures(self.pictures, manifest.step_inputs)
 
 

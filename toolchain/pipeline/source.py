@@ -39,7 +39,7 @@ class Loaded:
     source: SourceModel  # the model
     arrays: Tensors  # its inputs by name
     pipeline: Pictures | Sounds | None = None  # its steps for pictures or sounds, those before it checked
-    raw: NDArray[np.uint8] | None = None  # RGB pixels, or the bytes of a WAV file, that a device checks them with
+    raw: NDArray[np.uint8] | None = None  # RGB pixels, or a file's bytes, that a device checks them with
     variant: str = ""  # the name of its shapes; empty if there are no others
     others: tuple[Loaded, ...] = ()  # the same model with other shapes
 

@@ -25,7 +25,7 @@ from toolchain.sounds import Sounds
 from toolchain.steps import Steps
 from toolchain.tensors import TensorSpec
 
-_PIXELS_RANK = 3
+_WAV = b"RIFF"  # how its files begin
 
 
 def steps_of(model: Model) -> Steps | None:
@@ -59,27 +59,31 @@ def converter(
     """Return what makes inputs of pictures or sounds here; None without steps."""
     if pipeline is None:
         return None
-    convert = (
-        _of_picture(pipeline, progress) if isinstance(pipeline, Pictures) else _of_sound(pipeline, specs, progress)
-    )
-    wanted = "pictures" if isinstance(pipeline, Pictures) else "sounds"
-
-    def checked(raw: NDArray[np.uint8]) -> NDArray[Any]:
-        if (raw.ndim == _PIXELS_RANK) != isinstance(pipeline, Pictures):
-            raise InputError(f"the model's steps are for {wanted}", hint=f"pass {wanted}, or build it with other steps")
-        return convert(raw)
-
-    return checked
+    if isinstance(pipeline, Sounds):
+        return _of_sound(pipeline, specs, progress)
+    return _of_picture(pipeline, progress)
 
 
 def _of_picture(pipeline: Pictures, progress: Progress | None) -> Convert:
     computer = native_pictures.Computer(pipeline.plan, progress)
-    return lambda pixels: computer.prepare(Raw.of_rgb(pixels))
+
+    def convert(contents: NDArray[np.uint8]) -> NDArray[Any]:
+        if contents[:4].tobytes() == _WAV:
+            raise InputError("the model's steps are for pictures", hint="pass pictures, or build it with other steps")
+        return computer.prepare(Raw.of_rgb(native_pictures.pixels_of(contents)))
+
+    return convert
 
 
 def _of_sound(pipeline: Sounds, specs: Sequence[TensorSpec], progress: Progress | None) -> Convert:
     computer, shape = native_sounds.Computer(pipeline.plan, progress), specs[0].shape
-    return lambda contents: computer.prepare(Recording(contents), shape=shape)
+
+    def convert(contents: NDArray[np.uint8]) -> NDArray[Any]:
+        if native_pictures.format_of(contents):
+            raise InputError("the model's steps are for sounds", hint="pass sounds, or build it with other steps")
+        return computer.prepare(Recording(contents), shape=shape)
+
+    return convert
 
 
 def of_model(model: Model, specs: Sequence[TensorSpec]) -> Convert | None:
@@ -100,14 +104,16 @@ def make_inputs(source: inputs.Source, manifest: Manifest) -> dict[str, NDArray[
 
 
 def reference_raw(source: inputs.Source, pipeline: Pictures | Sounds) -> NDArray[np.uint8]:
-    """Return what devices check the steps with: the picture or sound of the user, or a drawn one."""
+    """Return what devices check the steps with: the file of the user, or its pixels, or a drawn picture or sound."""
     path = source.image if isinstance(pipeline, Pictures) else source.sound
     try:
         if isinstance(pipeline, Pictures):
-            raw = inputs.read_rgb(path) if path else native_pictures.synthetic(pipeline.plan, source.seed)
-            native_pictures.Computer(pipeline.plan).prepare(Raw.of_rgb(raw))
+            raw = inputs.read_contents(path) if path else native_pictures.synthetic(pipeline.plan, source.seed)
+            pixels = native_pictures.pixels_of(raw)
+            raw = raw if native_pictures.format_of(raw) else pixels  # devices decode JPEG and PNG alone
+            native_pictures.Computer(pipeline.plan).prepare(Raw.of_rgb(pixels))
         else:
-            raw = inputs.read_wav(path) if path else native_sounds.synthetic(pipeline.plan, source.seed)
+            raw = inputs.read_contents(path) if path else native_sounds.synthetic(pipeline.plan, source.seed)
             native_sounds.Computer(pipeline.plan).prepare(Recording(raw))
     except InputError as fault:
         where = path.name if path else "what is drawn"

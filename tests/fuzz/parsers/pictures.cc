@@ -21,6 +21,19 @@ pictures::Plan PlanFrom(fuzz::Bytes* bytes) {
   return plan;
 }
 
+// A part of a picture is one, and lies within it.
+void Crop(const pictures::Picture& picture, const pictures::Object& box) {
+  pictures::Reason reason;
+  pictures::Picture crop = {};
+  if (!pictures::Crop(picture, box, &crop, &reason)) return;
+  pictures::Picture whole = picture;
+  fuzz::Must(CheckPicture(&whole, &reason) && CheckPicture(&crop, &reason));
+  fuzz::Must(crop.data >= whole.data && crop.data + crop.bytes <= whole.data + whole.bytes);
+  if (crop.format == pictures::kNv12) {
+    fuzz::Must(crop.chroma >= whole.chroma && crop.chroma + crop.chroma_bytes <= whole.chroma + whole.chroma_bytes);
+  }
+}
+
 void Prepare(pictures::Pipeline* pipeline, const pictures::Picture& picture) {
   pictures::Reason reason;
   const size_t size = pipeline->input_bytes();
@@ -58,6 +71,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Prepare(&pipeline, picture);
   std::vector<float> numbers(values);
   if (values > 0) memcpy(numbers.data(), output.get(), values * sizeof(float));
+  if (values > 3) Crop(picture, {0, 0, numbers[0], numbers[1], numbers[2], numbers[3]});
   if (pipeline.Find(picture.width, picture.height, numbers.data(), values, &reason)) {
     fuzz::Must(pipeline.objects().size() <= static_cast<size_t>(plan.most));
     for (const pictures::Object& object : pipeline.objects()) {

@@ -28,6 +28,15 @@ def test_what_a_person_sees():
     assert "\nor" not in text
 
 
+def test_which_files_of_pictures_a_device_decodes():
+    assert "no JPEG or PNG (apt-get install libturbojpeg0 libpng16-16), raw pixels" in str(summary.table(probed(), []))
+    lines = ["decoder=/lib/libpng16.so.16", "decoder=/usr/lib/aarch64-linux-gnu/libpng16.so.16"]
+    text = str(summary.table(probed(lines=lines), []))
+    assert "PNG by /lib/libpng16.so.16, no JPEG (apt-get install libturbojpeg0), raw pixels" in text
+    android = {"android": "30", "libc": ""}
+    assert "no JPEG or PNG, raw pixels" in str(summary.table(probed(android), []))
+
+
 def test_emulation_is_told():
     assert "emulated" in str(summary.table(probed({"model": "linux,dummy-virt"}), []))
 

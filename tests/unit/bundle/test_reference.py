@@ -160,8 +160,9 @@ def test_a_release_with_steps_for_pictures_needs_a_picture():
         sounds=None,
         variants=(),
     )
-    for picture, message in [(None, "no picture"), (np.zeros((2, 2, 4), np.uint8), "not RGB pixels")]:
+    for picture, message in [(None, "no picture"), (np.zeros((2, 2, 4), np.uint8), "neither RGB pixels nor")]:
         with pytest.raises(VerificationError) as caught:
             bundle.Reference("", {}, {}, picture=picture).check(made)
         assert message in caught.value.details
     bundle.Reference("", {}, {}, picture=np.zeros((2, 2, 3), np.uint8)).check(made)
+    bundle.Reference("", {}, {}, picture=np.zeros(7, np.uint8)).check(made)

@@ -238,3 +238,15 @@ def test_a_drawn_picture_has_another_size_than_the_input():
     assert pixels.shape == (43, 69, 3)
     assert pixels.std() > 20
     assert FORMATS[0] == "rgb"
+
+
+def test_colours_of_cameras_are_the_formula_to_the_last_bit():
+    """All levels of Y with those of U and V, in the 20 binary digits of OpenCV."""
+    luma, other = np.meshgrid(np.arange(256), np.arange(256))
+    u, v = other, (other * 7 + 3) % 256
+    pairs = np.stack([luma, u, luma, v], -1).astype(np.uint8)
+    found = computer(512, 256, "scale=1").prepare(Raw("yuyv", 512, 256, pairs.reshape(-1)))[0]
+    y, u, v = (array.astype(np.int64) for array in (np.maximum(luma - 16, 0) * 1220542 + (1 << 19), u - 128, v - 128))
+    sums = (y + 1673527 * v, y - 852492 * v - 409993 * u, y + 2116026 * u)
+    expected = np.stack([np.clip(part >> 20, 0, 255) for part in sums], -1)
+    np.testing.assert_array_equal(found, expected.repeat(2, 1))

@@ -117,6 +117,7 @@ class DeviceProbe:
     round_trip_ms: float | None = None  # of an empty command
     upload_mib_s: float | None = None
     flags: frozenset[str] = field(default=frozenset(), repr=False)
+    decoders: tuple[str, ...] = ()  # libraries that decode files of pictures
     compatible: tuple[str, ...] = ()  # names of the board and of its chip in the device tree; none without one
 
     @property
@@ -206,6 +207,7 @@ def read(answer: Answer, name: str, *, seconds: float = 0.0) -> DeviceProbe:
         governors=dict(collections.Counter(name for _cpu, names in answer.by_cpu("governor") for name in names[:1])),
         governor_writable=answer.has("governor_writable"),
         sensors=_sensors(answer),
+        decoders=tuple(dict.fromkeys(answer.texts("decoder"))),
         emulation=(*proofs, *hints),
         unsure=bool(hints) and not proofs,
         virtual=virtual,

@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Iterable
 
 from toolchain.device import scripts
+from toolchain.device.probe import decoders
 from toolchain.device.probe.hardware_tables import Accelerator
 
 # Prefix of the folder in which the script tries the operations of a store; the folder is removed again.
@@ -207,6 +208,7 @@ def text(token: str, root: str, accelerators: Iterable[Accelerator]) -> str:
         _TOOLS,
         _LOGIN,
         *map(_accelerator, accelerators),
+        decoders.SCRIPT,
         _SENSORS,
         _STORE.format(root=where, folder=_FOLDER, prefix=PROBE_FOLDER),
     ]

@@ -22,6 +22,7 @@
 #include "../model/model.h"
 #include "../model/stage.h"
 #include "../model/state.h"
+#include "../pictures/decoder.h"
 #include "../pictures/pictures.h"
 #include "../sounds/sounds.h"
 #include "../threads/pool.h"
@@ -265,6 +266,11 @@ pictures::Picture Taken(const edge_image* image) {
           taken.stride, static_cast<const uint8_t*>(taken.chroma), taken.chroma_bytes, taken.chroma_stride};
 }
 
+edge_image Given(const pictures::Picture& picture) {
+  return {sizeof(edge_image), picture.format, picture.width, picture.height, picture.data, picture.bytes,
+          picture.stride, picture.chroma, picture.chroma_bytes, picture.chroma_stride};
+}
+
 sounds::Sound Taken(const edge_audio* audio) {
   Require(audio != nullptr && audio->size >= sizeof(audio->size), "audio.size is not set: use EDGE_AUDIO");
   edge_audio taken = EDGE_AUDIO;
@@ -394,8 +400,20 @@ class OpenModel {
             [this](std::vector<Tensor>* outputs) { state_.Take(outputs); });
   }
 
-  edge_objects Run(const pictures::Picture& picture) {
+  // Decodes a file; other pictures are as they are.
+  pictures::Picture Raw(const pictures::Picture& picture) {
+    if (!pictures::IsFile(picture.format)) return picture;
+    EnterStage(kExitUsage, "decoding the picture", "");
+    pictures::Reason reason;
+    pictures::Picture pixels;
+    if (!decoder_.Open(picture.format, &reason)) throw Fault(kExitLoad, reason.text);
+    Require(decoder_.Decode(picture, &pixels, &reason), reason.text);
+    return pixels;
+  }
+
+  edge_objects Run(const pictures::Picture& given) {
     Require(pipeline_.has_value(), "the release has no steps for pictures: build it with --pre");
+    const pictures::Picture picture = Raw(given);
     EnterStage(kExitUsage, "reading the picture", "");
     objects_.clear();
     pictures::Reason reason;
@@ -500,6 +518,7 @@ class OpenModel {
   State state_;
   std::set<size_t> has_run_;  // the variants that had a first run
   std::vector<Tensor> outputs_;
+  pictures::Decoder decoder_;
   std::optional<pictures::Pipeline> pipeline_;
   std::optional<sounds::Pipeline> hearing_;
   std::vector<edge_object> objects_;
@@ -687,6 +706,27 @@ int edge_state_load(edge_model* model, const char* file) {
 
 int edge_run_image(edge_model* model, const edge_image* image, edge_objects* objects) {
   return edge::RunRaw(model, image, objects, "reading the picture");
+}
+
+int edge_decode_image(edge_model* model, const edge_image* file, edge_image* pixels) {
+  return Guarded([&] {
+    Require(model != nullptr, "there is no model");
+    const pictures::Picture picture = edge::Taken(file);
+    Require(pictures::IsFile(picture.format), "image.format is not that of a file: EDGE_JPEG or EDGE_PNG");
+    Give(edge::Given(model->opened.Raw(picture)), pixels, "pixels.size is not set: use EDGE_IMAGE");
+  });
+}
+
+int edge_crop_image(const edge_image* image, const edge_object* box, edge_image* crop) {
+  return Guarded([&] {
+    edge::EnterStage(edge::kExitUsage, "cropping a picture", "");
+    Require(box != nullptr, "there is no box");
+    const pictures::Object corners = {0, 0, box->left, box->top, box->right, box->bottom};
+    pictures::Picture part = {};
+    pictures::Reason reason;
+    Require(pictures::Crop(edge::Taken(image), corners, &part, &reason), reason.text);
+    Give(edge::Given(part), crop, "crop.size is not set: use EDGE_IMAGE");
+  });
 }
 
 int edge_run_audio(edge_model* model, const edge_audio* audio, edge_objects* objects) {

@@ -103,22 +103,25 @@ typedef struct edge_release {
 
 #define EDGE_RELEASE_INFO {sizeof(edge_release), NULL, NULL, NULL, 0, NULL}
 
-/* Formats of raw pictures, of 8 bits: as cameras deliver them, and as decoders of files do. */
+/* Formats of pictures: raw ones of 8 bits, as cameras deliver them, and files. */
 enum {
   EDGE_RGB = 1,
   EDGE_BGR = 2,
   EDGE_RGBA = 3, /* the fourth byte is ignored */
   EDGE_GRAY = 4,
   EDGE_NV12 = 5, /* BT.601, levels 16 to 235; a second plane of pairs U, V for 2x2 pixels */
-  EDGE_YUYV = 6  /* the same levels; Y, U, Y, V for two pixels */
+  EDGE_YUYV = 6, /* the same levels; Y, U, Y, V for two pixels */
+  EDGE_JPEG = 7, /* the bytes of a file, which libturbojpeg of this device decodes: baseline or progressive, gray or
+                    in colour. EDGE_UNFIT where the device has no such library */
+  EDGE_PNG = 8   /* the same, by libpng: up to 8 bits for a level; alpha is ignored */
 };
 
 /* A picture in the caller's memory, which is read during the call only. */
 typedef struct edge_image {
   size_t size;    /* sizeof(edge_image) */
-  int32_t format; /* EDGE_RGB to EDGE_YUYV */
-  int32_t width;  /* pixels: at most 32768 in each direction, and 2^26 altogether */
-  int32_t height;
+  int32_t format; /* EDGE_RGB to EDGE_PNG */
+  int32_t width;  /* pixels: at most 32768 in each direction, and 2^26 altogether; of a file 0, as it says its size */
+  int32_t height; /* itself, and so are its strides and chroma */
   const void* data;
   size_t bytes;         /* of `data`: as many as size and stride need */
   size_t stride;        /* bytes from a row to the next one; 0: rows without gaps */
@@ -260,8 +263,19 @@ EDGE_API int edge_state_load(edge_model* model, const char* file);
 /* Makes the model's input of a picture, runs the model, and finds the objects in its output, by the steps of
  * the release; EDGE_USAGE where it has none, or they do not take the picture. `objects` may be NULL; a
  * release without a last step has none, and its outputs are those of edge_output. After the first call, a
- * picture of the same size and format allocates nothing in these steps. */
+ * picture of the same size and format allocates nothing in these steps, but what libturbojpeg and libpng allocate
+ * for a file, and free. A file that is damaged or cut off is EDGE_USAGE. Rotations in EXIF and colour profiles are
+ * ignored. */
 EDGE_API int edge_run_image(edge_model* model, const edge_image* image, edge_objects* objects);
+
+/* Decodes a file, EDGE_JPEG or EDGE_PNG, to EDGE_RGB pixels, as edge_run_image does: where the application needs its
+ * size or its pixels, too, or several models run on it. `data` is the model's memory, valid until its next file. */
+EDGE_API int edge_decode_image(edge_model* model, const edge_image* file, edge_image* pixels);
+
+/* The part of a raw picture that a box has, for a second model: `crop` is a picture in the memory of `image`, and nothing
+ * is copied. It is cut at the picture's edges; NV12 and YUYV, which have pairs of pixels, begin at an even one.
+ * EDGE_USAGE where the box has no pixel of the picture. */
+EDGE_API int edge_crop_image(const edge_image* image, const edge_object* box, edge_image* crop);
 
 /* The same for a sound: the model runs once for each window of it, and its outputs are those of the last one.
  * After the first call, a sound of the same rate and length allocates nothing in these steps. */

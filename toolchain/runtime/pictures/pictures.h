@@ -15,13 +15,14 @@ namespace pictures {
 using steps::Object;
 using steps::Reason;
 
-enum Format : int32_t { kRgb = 1, kBgr, kRgba, kGray, kNv12, kYuyv };
+enum Format : int32_t { kRgb = 1, kBgr, kRgba, kGray, kNv12, kYuyv, kJpeg, kPng };  // the last two: see decoder.h
 enum Order : int32_t { kAsRgb, kAsBgr, kAsGray };
 enum Kernel : int32_t { kNone, kNearest, kPillow, kOpenCv, kTorch };
 enum Fit : int32_t { kStretch, kLetterbox, kCrop };
 enum Head : int32_t { kNoHead, kClasses, kYoloRows, kYoloColumns, kLabels };
 
 constexpr int32_t kChannels = 3;
+constexpr int32_t kLevels = 256;
 constexpr int32_t kMostOperations = 3;
 constexpr int32_t kLargestSide = 32768;           // of a picture
 constexpr int64_t kMostPixels = int64_t{1} << 26;  // of a picture
@@ -34,6 +35,9 @@ struct Operation {
   int32_t kind;  // steps::Arithmetic
   float values[kChannels];
 };
+
+// Whether a format is that of a file.
+inline bool IsFile(int32_t format) { return format == kJpeg || format == kPng; }
 
 // All numbers of a pipeline. Its layout is also written in toolchain/native/pictures.py.
 struct Plan {
@@ -96,6 +100,9 @@ class Rows {
   const uint8_t* At(int32_t row) const;  // valid until the next call
 
  private:
+  template <int32_t order>
+  void Convert(int32_t row, const uint8_t* from) const;
+
   Picture picture_;
   int32_t order_;
   uint8_t* line_;
@@ -105,6 +112,9 @@ class Rows {
 bool CheckPlan(const Plan& plan, Reason* reason);
 // Also sets the strides and planes of a picture whose numbers agree.
 bool CheckPicture(Picture* picture, Reason* reason);
+bool CheckSize(int32_t width, int32_t height, Reason* reason);
+// The part of a picture that a box has, in the picture's own memory; of pairs of pixels, whole ones.
+bool Crop(Picture picture, const Object& box, Picture* crop, Reason* reason);
 bool Place(const Plan& plan, int32_t width, int32_t height, Placement* place, Reason* reason);
 
 void MakeAxis(int32_t kernel, int32_t from, int32_t resized, int32_t offset, int32_t input, Axis* axis);

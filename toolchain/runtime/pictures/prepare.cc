@@ -16,7 +16,6 @@ using steps::SizeOf;
 
 namespace {
 
-constexpr int32_t kLevels = 256;
 constexpr int64_t kMostFiltered = int64_t{1} << 28;  // bytes of a picture that Pillow's filter resized in x
 
 }  // namespace
@@ -262,12 +261,15 @@ void Pipeline::FixedPoint(const Rows& rows, Value* input) {
       std::swap(sums_[0], sums_[1]);
       std::swap(ready[0], ready[1]);
     }
-    widen(y_.first[i], 0);
-    widen(y_.second[i], 1);
     const int32_t upper = y_.weights[static_cast<size_t>(i) * 2], lower = y_.weights[static_cast<size_t>(i) * 2 + 1];
+    widen(y_.first[i], 0);
+    if (lower != 0) widen(y_.second[i], 1);  // at a whole ratio, each second row has no weight
+    // Weights and levels are not negative, so only the upper end is limited: without a branch, for vectors.
+    const int32_t *const first = sums_[0].data(), *const second = sums_[1].data();
+    uint8_t* __restrict const to = levels_.data();
     for (size_t x = 0; x < width; ++x) {
-      const int32_t level = ((upper * (sums_[0][x] >> 4)) >> 16) + ((lower * (sums_[1][x] >> 4)) >> 16) + 2;
-      levels_[x] = static_cast<uint8_t>(std::clamp(level >> 2, 0, kLevels - 1));
+      const int32_t level = ((upper * (first[x] >> 4)) >> 16) + ((lower * (second[x] >> 4)) >> 16) + 2;
+      to[x] = static_cast<uint8_t>(std::min(level >> 2, kLevels - 1));
     }
     Store(y_.margin + i, levels_.data(), input);
   }
@@ -280,7 +282,7 @@ void Pipeline::Floating(const Rows& rows, Value* input) {
   row_.resize(width);
   for (int32_t i = 0; i < y_.size(); ++i) {
     const int32_t lines[2] = {y_.first[i], y_.second[i]};
-    for (int32_t slot = 0; slot < 2; ++slot) {
+    for (int32_t slot = 0; slot < (y_.fraction[i] != 0 ? 2 : 1); ++slot) {  // at a whole ratio the second has no weight
       const uint8_t* row = rows.At(lines[slot]);
       float* to = blend_[slot].data();
       for (size_t x = 0; x < x_.first.size(); ++x) {

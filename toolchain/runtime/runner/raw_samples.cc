@@ -8,6 +8,7 @@
 #include "../model/dtype.h"
 #include "../model/fault.h"
 #include "../model/host_tensor.h"
+#include "../pictures/decoder.h"
 
 namespace runner {
 namespace {
@@ -21,28 +22,32 @@ std::variant<edge_image, edge_audio> SampleIn(const edge::SafetensorsFile& file,
   const auto found = file.entries().find(name);
   if (found == file.entries().end()) throw Fault(kExitInput, "sample " + name + " is missing", file.path());
   const edge::TensorEntry& entry = found->second;
-  const bool is_sound = entry.shape.size() == 1;
+  const bool is_file = entry.shape.size() == 1;
   const auto fits = [](int64_t extent) { return extent <= std::numeric_limits<int32_t>::max(); };
   const bool is_picture = entry.shape.size() == 3 && entry.shape[2] == 3 && fits(entry.shape[0]) && fits(entry.shape[1]);
-  if (entry.dtype != edge::FindNamedDType("uint8") || !(is_sound || is_picture)) {
+  if (entry.dtype != edge::FindNamedDType("uint8") || !(is_file || is_picture)) {
     throw Fault(kExitInput,
                 "sample " + name + " is " + edge::Describe(*entry.dtype, entry.shape) +
-                    ", and must be uint8 of height x width x 3, or of the bytes of a WAV file",
+                    ", and must be uint8 of height x width x 3, or of the bytes of a file",
                 file.path());
   }
-  if (is_sound) {
+  const auto bytes = file.BytesOf(name);
+  const int32_t format = is_file ? pictures::FormatOf(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()) : 0;
+  if (is_file && format == 0) {
     edge_audio audio = EDGE_AUDIO;
     audio.format = EDGE_WAV;
-    audio.data = file.BytesOf(name).data();
-    audio.bytes = file.BytesOf(name).size();
+    audio.data = bytes.data();
+    audio.bytes = bytes.size();
     return audio;
   }
   edge_image image = EDGE_IMAGE;
-  image.format = EDGE_RGB;
-  image.height = static_cast<int32_t>(entry.shape[0]);
-  image.width = static_cast<int32_t>(entry.shape[1]);
-  image.data = file.BytesOf(name).data();
-  image.bytes = file.BytesOf(name).size();
+  image.format = is_file ? format : EDGE_RGB;
+  if (is_picture) {
+    image.height = static_cast<int32_t>(entry.shape[0]);
+    image.width = static_cast<int32_t>(entry.shape[1]);
+  }
+  image.data = bytes.data();
+  image.bytes = bytes.size();
   return image;
 }
 

@@ -13,8 +13,8 @@
 
 namespace runner {
 
-// A file of RGB pictures, uint8 of height x width x 3, or of WAV files, uint8 of their bytes, with the names 0, 1,
-// and so on. Faults are kExitInput.
+// A file of RGB pictures, uint8 of height x width x 3, or of files, uint8 of their bytes: JPEG, PNG or WAV, by how they
+// begin. Their names are 0, 1, and so on. Faults are kExitInput.
 class RawSamples {
  public:
   // `count` samples; 0: one.

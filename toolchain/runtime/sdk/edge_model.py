@@ -30,6 +30,7 @@ ALL_CPUS = NO_SPIN = -1
 _NAMES = ("libedge_model.so.1", "libedge_model.so")
 FORMATS = ("rgb", "bgr", "rgba", "gray", "nv12", "yuyv")  # numbers from 1, as in edge_model.h
 SOUNDS = {"int16": 2, "float32": 3}  # formats of samples, by their dtype; 1 is a WAV file
+_FILES = {7: b"\xff\xd8\xff", 8: b"\x89PNG\r\n\x1a\n"}  # how JPEG and PNG files begin, by their formats
 _CHANNELS = {"rgb": (3,), "bgr": (3,), "rgba": (4,), "gray": ()}
 # numpy has no name for these bits.
 _STORED = {"bfloat16": "uint16"}
@@ -401,30 +402,47 @@ class Model:
 
     def run_image(
         self,
-        pixels: np.ndarray[Any, Any],
+        pixels: bytes | np.ndarray[Any, Any],
         format: str = "rgb",  # noqa: A002 - the word of edge_model.h
         size: tuple[int, int] | None = None,
     ) -> list[Object]:
-        """Find the objects of a raw picture by the steps of the release, the best first.
+        """Find the objects of a picture by the steps of the release, the best first.
 
         Args:
-            pixels: uint8, of any shape with a size; else (height, width, channels), or (height, width) for gray.
+            pixels: The bytes of a JPEG or PNG file; or uint8, of any shape with a size, else (height, width, channels),
+                or (height, width) for gray.
             format: One of `FORMATS`.
             size: Width and height in pixels; nv12 and yuyv need it.
 
         A release that reads a text has an object for each of its labels, and `text` has the whole.
 
         Raises:
-            EdgeError: The picture or the release does not fit, or the model failed.
+            EdgeError: The picture or the release does not fit, the device cannot decode the file, or the model failed.
             ValueError: The array has another shape or type.
         """
         self._opened()
+        if isinstance(pixels, bytes):
+            return self._run_image(_file(pixels))
         array = np.ascontiguousarray(pixels)
         if array.dtype != np.uint8 or format not in FORMATS:
             raise ValueError(f"a picture is uint8 in a format of {', '.join(FORMATS)}, not {array.dtype} {format}")
         width, height = size or _extent(array, format)
         number = FORMATS.index(format) + 1
-        image = _Image(ctypes.sizeof(_Image), number, width, height, array.ctypes.data, array.nbytes)
+        return self._run_image(_Image(ctypes.sizeof(_Image), number, width, height, array.ctypes.data, array.nbytes))
+
+    def decode_image(self, file: bytes) -> np.ndarray[Any, Any]:
+        """Decode a JPEG or PNG file as `run_image` does; returns its RGB pixels, (height, width, 3).
+
+        Raises:
+            EdgeError: It is damaged or of another kind, or the device has no library for it.
+        """
+        self._opened()
+        image, pixels = _file(file), _Image(ctypes.sizeof(_Image))
+        self._call("edge_decode_image", self._model, ctypes.byref(image), ctypes.byref(pixels))
+        copy = ctypes.string_at(pixels.data, pixels.bytes)
+        return np.frombuffer(copy, np.uint8).reshape(pixels.height, pixels.width, 3)
+
+    def _run_image(self, image: _Image) -> list[Object]:
         found = _Objects(ctypes.sizeof(_Objects))
         self._call("edge_run_image", self._model, ctypes.byref(image), ctypes.byref(found))
         self.text = (found.text or b"").decode()
@@ -522,6 +540,13 @@ class Model:
         code = getattr(self._functions, function)(*arguments)
         if code != 0:
             raise EdgeError(code, self._functions.edge_error().decode(errors="replace"))
+
+
+def _file(contents: bytes) -> _Image:
+    """Return a picture that is read from a file; `contents` must stay until it was."""
+    number = next((number for number, start in _FILES.items() if contents.startswith(start)), 7)
+    data = ctypes.cast(ctypes.c_char_p(contents), ctypes.c_void_p)
+    return _Image(ctypes.sizeof(_Image), number, 0, 0, data, len(contents))
 
 
 def _extent(array: np.ndarray[Any, Any], format: str) -> tuple[int, int]:  # noqa: A002
