@@ -6,11 +6,12 @@ import io
 import struct
 import zlib
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from PIL import Image, ImageFile
 
-ImageFile.MAXBLOCK = 1 << 22  # Pillow's buffer: its encoder fails when a small optimized file does not fit
+_BUFFER = 1 << 22  # bytes: Pillow's encoder fails when a small optimized file does not fit into its own
 
 # First row and column, and their steps, of the seven passes of an interlaced PNG.
 PASSES = ((0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1))
@@ -18,7 +19,8 @@ PASSES = ((0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), 
 
 def encoded(image: Image.Image, format: str, **options: Any) -> bytes:  # noqa: A002 - Pillow's word
     stream = io.BytesIO()
-    image.save(stream, format, **options)
+    with mock.patch.object(ImageFile, "MAXBLOCK", _BUFFER):
+        image.save(stream, format, **options)
     return stream.getvalue()
 
 
