@@ -22,9 +22,6 @@ __all__ = ["NAME", "Config", "configs", "covers", "filter_of", "kernel", "pack"]
 
 NAME = "bfloat16_tiles"
 
-_FINISH, _POST_OP = 8, 4  # a vector of the result, and each post-op: in the unit of `kernels.Candidate`
-_LONG = 40  # a post-op of some twenty operations
-
 
 def covers(layer: Layer) -> bool:
     """Whether this template can compute a layer."""
@@ -38,12 +35,9 @@ def configs(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
     vectors = layer.data.batch * layer.data.blocks * layer.data.height * layer.data.width
     if layer.kernel == (1, 1):  # pixels between those that a stride takes are not read
         vectors = vectors * layer.out.height * layer.out.width // (layer.data.height * layer.data.width)
-    return product.candidates(_product(layer), machine, finish_cost(layer), bfloat16.ROUNDING * vectors)
-
-
-def finish_cost(layer: Conv) -> float:
-    """Return what a vector of the result costs."""
-    return _FINISH + (_LONG if emit.is_long(layer.epilogue) else 0) + _POST_OP * len(layer.epilogue)
+    return product.candidates(
+        _product(layer), machine, product.finish_cost(layer.epilogue), bfloat16.ROUNDING * vectors
+    )
 
 
 def filter_of(layer: Conv) -> Filter:

@@ -22,9 +22,6 @@ __all__ = ["NAME", "Config", "configs", "covers", "kernel", "pack"]
 
 NAME = "bfloat16_tiles_dense"
 
-_FINISH, _POST_OP = 8, 4  # a vector of the result, and each post-op: in the unit of `kernels.Candidate`
-_LONG = 40  # a post-op of some twenty operations
-
 
 def covers(layer: Layer) -> bool:
     """Whether this template can compute a layer."""
@@ -33,9 +30,8 @@ def covers(layer: Layer) -> bool:
 
 def configs(layer: Dense, machine: Machine) -> list[tuple[Config, float]]:
     """List the candidates with their estimated costs, the cheapest first."""
-    finish = _FINISH + (_LONG if emit.is_long(layer.epilogue) else 0) + _POST_OP * (len(layer.epilogue) + layer.bias)
     copy = bfloat16.ROUNDING * layer.rows * layer.inputs / SIDE
-    return product.candidates(_product(layer), machine, finish, copy)
+    return product.candidates(_product(layer), machine, product.finish_cost(layer.epilogue), copy)
 
 
 def _product(layer: Dense) -> Product:

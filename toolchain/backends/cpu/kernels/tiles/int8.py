@@ -24,7 +24,6 @@ __all__ = ["NAME", "Config", "configs", "covers", "kernel", "pack"]
 
 NAME = "int8_tiles"
 
-_FINISH, _POST_OP = 8, 4  # a vector of the result, and each post-op: in the unit of `kernels.Candidate`
 _COPY = 1  # a vector of 16 bytes
 _BYTES = 4  # in 32 bits
 
@@ -39,12 +38,7 @@ def configs(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
     if machine.dot != "vpdpbusd":
         return []
     vectors = layer.data.batch * layer.data.blocks * layer.data.height * layer.data.width
-    return product.candidates(_product(layer), machine, finish_cost(layer), _COPY * vectors)
-
-
-def finish_cost(layer: Conv) -> float:
-    """Return what a vector of the result costs."""
-    return _FINISH + _POST_OP * len(layer.epilogue)
+    return product.candidates(_product(layer), machine, product.finish_cost(layer.epilogue), _COPY * vectors)
 
 
 def _product(layer: Conv) -> Product:

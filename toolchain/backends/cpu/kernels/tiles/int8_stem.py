@@ -19,8 +19,9 @@ from toolchain.backends.cpu.kernels.int8 import conv
 from toolchain.backends.cpu.kernels.int8 import emit as int8
 from toolchain.backends.cpu.kernels.tiles import product
 from toolchain.backends.cpu.kernels.tiles.instructions import SIDE
-from toolchain.backends.cpu.kernels.tiles.int8 import ByteWriter, finish_cost
-from toolchain.backends.cpu.kernels.tiles.product import WORDS_PER_PIXEL, Config, Filter, Product
+from toolchain.backends.cpu.kernels.tiles.int8 import ByteWriter
+from toolchain.backends.cpu.kernels.tiles.product import WORDS_PER_PIXEL, Config, Product
+from toolchain.backends.cpu.kernels.tiles.stem import rows_of_windows
 from toolchain.backends.cpu.layers import Conv, Layer
 from toolchain.backends.cpu.machine import Machine
 
@@ -46,19 +47,11 @@ def configs(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
     if machine.dot != "vpdpbusd":
         return []
     pixels = layer.data.batch * layer.data.height * layer.out.width
-    return product.candidates(_product(layer), machine, finish_cost(layer), _PIXEL * pixels)
+    return product.candidates(_product(layer), machine, product.finish_cost(layer.epilogue), _PIXEL * pixels)
 
 
 def _product(layer: Conv) -> Product:
-    rows = Filter(
-        (layer.out.height, layer.out.width),
-        (layer.kernel[0], 1),
-        (layer.strides[0], 1),
-        (layer.dilation[0], 1),
-        (layer.padding[0], 0),
-        (layer.data.height, layer.out.width),
-    )
-    return Product(rows, _DEPTH, layer.out.blocks, layer.data.batch, is_bytes=True)
+    return Product(rows_of_windows(layer), _DEPTH, layer.out.blocks, layer.data.batch, is_bytes=True)
 
 
 def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -> NDArray[Any]:  # noqa: ARG001

@@ -27,6 +27,7 @@ from toolchain.backends.cpu.kernels import emit
 from toolchain.backends.cpu.kernels.emit import Buffer, Expr
 from toolchain.backends.cpu.kernels.tiles import instructions
 from toolchain.backends.cpu.kernels.tiles.instructions import SIDE, WORDS, Group
+from toolchain.backends.cpu.layers import PostOp
 from toolchain.backends.cpu.machine import Machine
 
 WORDS_PER_PIXEL = 16
@@ -39,6 +40,8 @@ _LARGE = 1 << 20  # bytes of weights that are not read again for each strip of p
 _PRODUCT = 32  # of two tiles
 _LINE, _FAR_LINE = 1, 3  # a row of a tile from the first cache, and from the second one
 _GROUP = 60  # the begin and the end of a group of tiles
+_FINISH, _POST_OP = 8, 4  # a vector of the result, and each post-op that is done to it
+_LONG = 40  # a post-op of some twenty operations
 _FAR_RESULT = 16  # a vector of a result that the second cache does not hold: products do not hide its way to memory
 
 
@@ -183,6 +186,11 @@ class Product:
         last = split.ndim - 1
         order = (0, 3, last, 1, 4, 2, *range(5, last))
         return np.ascontiguousarray(split.transpose(order))
+
+
+def finish_cost(epilogue: Sequence[PostOp]) -> float:
+    """Return what a vector of the result costs."""
+    return _FINISH + (_LONG if emit.is_long(epilogue) else 0) + _POST_OP * len(epilogue)
 
 
 def candidates(product: Product, machine: Machine, finish: float, copy: float) -> list[tuple[Config, float]]:

@@ -18,7 +18,7 @@ from toolchain.backends.cpu.kernels import direct, emit
 from toolchain.backends.cpu.kernels.bfloat16 import emit as bfloat16
 from toolchain.backends.cpu.kernels.emit import Buffer, Expr
 from toolchain.backends.cpu.kernels.tiles import product
-from toolchain.backends.cpu.kernels.tiles.conv import ConvWriter, finish_cost
+from toolchain.backends.cpu.kernels.tiles.conv import ConvWriter
 from toolchain.backends.cpu.kernels.tiles.instructions import SIDE
 from toolchain.backends.cpu.kernels.tiles.product import WORDS_PER_PIXEL, Config, Filter, Product
 from toolchain.backends.cpu.layers import Conv, Layer
@@ -48,11 +48,12 @@ def _columns(layer: Conv) -> int:
 def configs(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
     """List the candidates with their estimated costs, the cheapest first."""
     pixels = layer.data.batch * layer.data.height * layer.out.width
-    return product.candidates(_product(layer), machine, finish_cost(layer), _PIXEL * pixels)
+    return product.candidates(_product(layer), machine, product.finish_cost(layer.epilogue), _PIXEL * pixels)
 
 
-def _product(layer: Conv) -> Product:
-    rows = Filter(
+def rows_of_windows(layer: Conv) -> Filter:
+    """Return what is read of the copy: windows of one column, whose pixels have all columns of the layer's."""
+    return Filter(
         (layer.out.height, layer.out.width),
         (layer.kernel[0], 1),
         (layer.strides[0], 1),
@@ -60,7 +61,10 @@ def _product(layer: Conv) -> Product:
         (layer.padding[0], 0),
         (layer.data.height, layer.out.width),
     )
-    return Product(rows, _DEPTH, layer.out.blocks, layer.data.batch, is_bytes=False)
+
+
+def _product(layer: Conv) -> Product:
+    return Product(rows_of_windows(layer), _DEPTH, layer.out.blocks, layer.data.batch, is_bytes=False)
 
 
 def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -> NDArray[np.int32]:  # noqa: ARG001
