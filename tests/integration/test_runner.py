@@ -197,9 +197,10 @@ def test_outputs_and_report(release):
     report = json.loads(release.report.read_text())
     keys = (
         "schema load_ms each_ns warmup_ns samples_ns involuntary_switches threads peak_rss_kib processor runner copies"
-        " periodic"
+        " periodic weights"
     )
     assert sorted(report) == sorted(keys.split())
+    assert report["weights"] == "file"  # nothing is signed
     assert report["schema"] == 1
     assert report["threads"] == 1
     assert report["processor"] is None, "it is the CPU"
