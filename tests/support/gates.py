@@ -38,7 +38,7 @@ ALIKE = Difference(1e-7, 1e-6, 1e-4, ok=True)
 def turn(ms: float, *, kib: int = 1000, load_ms: float = 5.0, switches: int = 0, **after: object) -> Turn:
     """Return a run of three samples around a median."""
     ns = [round(ms * 1e6 * factor) for factor in (0.99, 1, 1.02)]
-    ran = Run({}, tuple(ns), (ns[0],), load_ms, 2, kib, (ns[0],), switches)
+    ran = Run({}, tuple(ns), (ns[0],), load_ms, 2, kib, (ns[0],), involuntary_switches=switches)
     return Turn(ran, State(mhz=2000.0, throttles=0), State(**{"mhz": 2000.0, "throttles": 0, **after}))
 
 

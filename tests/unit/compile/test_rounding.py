@@ -53,9 +53,9 @@ def test_the_difference_of_each_output_is_in_the_manifest_and_told(tmp_path, sum
 
 
 def test_bfloat16_has_a_difference_and_a_limit_too(tmp_path):
-    held = {"w": RANDOM.standard_normal((48, 10)).astype(np.float32)}
+    held = {"w": RANDOM.standard_normal((256, 128)).astype(np.float32)}
     nodes = [nets.node("MatMul", ["x", "w"], ["h"]), nets.node("Relu", ["h"], ["y"])]
-    made, told = built(nodes, (2, 48), held, tmp_path, CPU.with_precision(bfloat16=True))
+    made, told = built(nodes, (32, 256), held, tmp_path, CPU.with_precision(bfloat16=True))
     half = bundle.load(made.folder).manifest.half
     (one,) = half.outputs
     assert (half.format, one.limit, one.ok) == ("bfloat16", 1e-1, True)

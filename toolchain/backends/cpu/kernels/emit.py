@@ -357,6 +357,18 @@ def portable(function: tirx.PrimFunc) -> tirx.PrimFunc:
     return function.with_body(tvm_ffi.structural_map(function.body, (tirx.AttrStmt, replaced)))
 
 
+def has_assembly(function: tirx.PrimFunc) -> bool:
+    """Whether a kernel's definitions have instructions as text, which end LLVM's process on another processor."""
+    texts: list[str] = []
+
+    def note(statement: tirx.AttrStmt) -> None:
+        if statement.attr_key == LLVM_TEXT:
+            texts.append(str(statement.value.value))
+
+    tvm_ffi.structural_walk(function.body, (tirx.AttrStmt, note))
+    return any(" asm " in text for text in texts)
+
+
 # --- multiplications whose product is added --------------------------------------------------------------------------
 
 # 32-bit Arm cores have `vmla.f32`, which rounds the product and the sum. TVM allows LLVM to fuse the two into one

@@ -53,6 +53,8 @@ def configs(layer: Dense, machine: Machine) -> list[tuple[Config, float]]:
     """List the candidates with their estimated costs, the cheapest first; none if the processor cannot do it."""
     products, padded, count = Products(machine, layer.bits), padded_block(layer, machine), _digits(layer)
     fills = layer.blocks == 1 or layer.block == padded
+    if machine.widens and count == _EXACT:  # not measured on Arm, and no other machine can compute such a kernel
+        return []
     if not products.is_possible or count not in products.digits or not fills or padded > _LARGEST_BLOCK:
         return []
     ranked = []
