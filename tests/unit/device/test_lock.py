@@ -53,6 +53,8 @@ def test_whoever_looks_waits_as_long_as_it_would_for_the_lock(root):
     assert "this command waited" in caught.value.details
     assert "waiting for up to" in told[0]
     assert patience.left == 0
+    # The lock is free when the shell of the client, which was killed, has ended too.
+    Store(LocalShell(), str(root), patience=Patience(30.0, told.append)).check_free()
     looking.check_free()
 
 
