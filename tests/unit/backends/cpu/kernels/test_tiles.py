@@ -75,6 +75,8 @@ def test_convolution_in_bfloat16(name, has_instructions):
 PLAIN = {
     "plain": CONVOLUTIONS["plain"],
     "one plain channel": CONVOLUTIONS["one plain channel"],
+    "one row": {"data": (1, 3, 40, 40), "channels": 16, "kernel": (1, 3), "padding": (0, 1, 0, 1)},
+    "pointwise": {"data": (1, 3, 40, 40), "channels": 16, "kernel": (1, 1)},
     "two rows of four": {"data": (2, 8, 13, 11), "channels": 24, "kernel": (2, 4), "strides": (1, 3)},
     "narrower than a window": {"data": (1, 3, 9, 5), "channels": 16, "kernel": (3, 8), "padding": (1, 4, 1, 4)},
     "far rows": {"data": (1, 3, 17, 9), "channels": 16, "kernel": (3, 3), "padding": (3, 1, 3, 1), "dilation": (3, 1)},
@@ -179,6 +181,7 @@ def test_convolution_of_bytes(case, has_instructions):
 FIRST = {
     "7x7 down by 2": ((1, 3, 30, 45), (7, 7), {"padding": (3,) * 4, "strides": (2, 2)}),
     "3x3": ((2, 4, 9, 21), (3, 3), {"padding": (1,) * 4}),
+    "pointwise": ((1, 3, 40, 40), (1, 1), {}),
     "narrow": ((1, 1, 5, 6), (2, 3), {"padding": (0, 2, 1, 2), "strides": (1, 3)}),
     "far rows": ((1, 3, 17, 40), (3, 3), {"padding": (3, 1, 3, 1), "dilation": (3, 1)}),
 }

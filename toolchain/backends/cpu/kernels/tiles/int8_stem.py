@@ -21,7 +21,7 @@ from toolchain.backends.cpu.kernels.tiles import product
 from toolchain.backends.cpu.kernels.tiles.instructions import SIDE
 from toolchain.backends.cpu.kernels.tiles.int8 import ByteWriter
 from toolchain.backends.cpu.kernels.tiles.product import WORDS_PER_PIXEL, Config, Product
-from toolchain.backends.cpu.kernels.tiles.stem import rows_of_windows
+from toolchain.backends.cpu.kernels.tiles.stem import read_at_once, rows_of_windows
 from toolchain.backends.cpu.layers import Conv, Layer
 from toolchain.backends.cpu.machine import Machine
 
@@ -75,6 +75,7 @@ def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
 
 class _FirstWriter(ByteWriter):
     piece_words = WORDS_PER_PIXEL
+    copies_pixels_alone = False
 
     def copy_pixels(
         self,
@@ -84,11 +85,9 @@ class _FirstWriter(ByteWriter):
         first: int,  # noqa: ARG002 - columns of the copy are those of the result
     ) -> None:
         layer, (image, _, row), (begin, end) = self._layer, place, columns
-        stride, before, width = layer.strides[1], layer.padding[1], layer.data.width
+        stride, before = layer.strides[1], layer.padding[1]
         start = T.Bind(emit.offset(layer.data, image, 0, row, 0))
-        # The first pixel that is read at once, and the one behind the last: nothing is read outside the row.
-        inside = min(max(-(-before // stride), begin), end)
-        outside = max(min((width - WORDS_PER_PIXEL + before) // stride + 1, end), inside)
+        inside, outside = read_at_once(layer, WORDS_PER_PIXEL, columns)
 
         def copy(first: int, last: int, read: Callable[[Expr, Expr], Expr]) -> None:
             with T.serial(first, last) as column:

@@ -13,6 +13,7 @@ if there are enough of such strips for all cores: the copy stays in the caches.
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -229,29 +230,32 @@ def _cost(product: Product, config: Config, machine: Machine, finish: float) -> 
 # --- the kernel ------------------------------------------------------------------------------------------------------
 
 
-class ProductWriter:
+class ProductWriter(ABC):
     """Writes the copy and the products; what is read and what becomes of the sums is that of a subclass."""
 
     piece_words = 8
     """Numbers of 32 bits that are copied at once."""
+    copies_pixels_alone = True
+    """Whether a pixel of the copy is one pixel of the data, and not a window."""
 
     def __init__(self, product: Product, config: Config, cores: int, weights: Buffer, initial: Buffer | None) -> None:
         """Take the flat buffers of the packed weights, and of what the sums start from."""
         self._product, self._config, self._cores = product, config, cores
         self._weights, self._initial = weights, initial
 
+    @abstractmethod
     def piece(self, image: Expr, number: Expr, row: Expr, column: Expr) -> Expr:
         """Return some neighbouring channels of a pixel, as `piece_words` numbers of 32 bits.
 
         Args:
             number: Which ones; behind the last channel, anything that products with zero leave zero.
         """
-        raise NotImplementedError
 
     def padding(self) -> Expr:
         """Return a piece of the padding."""
         return emit.splat(0, self.piece_words, "int32")
 
+    @abstractmethod
     def finish(
         self, sums: Buffer, place: tuple[Expr, Expr], row: Expr, columns: tuple[Expr, Expr], first: Expr
     ) -> None:
@@ -264,12 +268,11 @@ class ProductWriter:
             columns: The first column, and the one behind the last.
             first: Number of the first pixel in `sums`.
         """
-        raise NotImplementedError
 
     def write(self) -> None:
         product, config = self._product, self._config
         instructions.check_permission()
-        if product.copies_strips(config, self._cores):
+        if self.copies_pixels_alone and product.copies_strips(config, self._cores):
             self._write_strips()
             return
         copied = self._copy()

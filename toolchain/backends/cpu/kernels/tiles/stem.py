@@ -63,6 +63,13 @@ def rows_of_windows(layer: Conv) -> Filter:
     )
 
 
+def read_at_once(layer: Conv, size: int, columns: tuple[int, int]) -> tuple[int, int]:
+    """Return the first pixel whose window, so many columns of the data, lies inside, and the one behind the last."""
+    (begin, end), stride, before = columns, layer.strides[1], layer.padding[1]
+    inside = min(max(-(-before // stride), begin), end)
+    return inside, max(min((layer.data.width - size + before) // stride + 1, end), inside)
+
+
 def _product(layer: Conv) -> Product:
     return Product(rows_of_windows(layer), _DEPTH, layer.out.blocks, layer.data.batch, is_bytes=False)
 
@@ -87,6 +94,8 @@ def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
 
 
 class _PlainWriter(ConvWriter):
+    copies_pixels_alone = False
+
     def copy_pixels(
         self,
         line: tuple[Buffer, Expr],
@@ -96,9 +105,7 @@ class _PlainWriter(ConvWriter):
     ) -> None:
         layer, size, (image, _, row), (begin, end) = self._layer, _columns(self._layer), place, columns
         stride, before = layer.strides[1], layer.padding[1]
-        # The first window that lies inside the data, and the one behind the last: the others are read one by one.
-        inside = min(max(-(-before // stride), begin), end)
-        outside = max(min((layer.data.width - size + before) // stride + 1, end), inside)
+        inside, outside = read_at_once(layer, size, columns)
 
         def copy(part: tuple[int, int], read: Callable[[Expr, Expr], Expr]) -> None:
             with T.serial(*part) as column:
