@@ -21,7 +21,13 @@ def is_built(folder: Path) -> bool:
     return (folder / SDK).exists()
 
 
-def build(network: Network, folder: Path, options: Sequence[str | Path] = (), programs: Path | None = None) -> None:
+def build(
+    network: Network,
+    folder: Path,
+    options: Sequence[str | Path] = (),
+    programs: Path | None = None,
+    board: str = "local",
+) -> None:
     """Write the bundle and the SDK.
 
     Args:
@@ -29,6 +35,7 @@ def build(network: Network, folder: Path, options: Sequence[str | Path] = (), pr
         folder: Where they go.
         options: Further ones for `toolchain build`.
         programs: The folder of another checkout's `toolchain`.
+        board: A board type whose code this machine can run.
 
     Raises:
         RuntimeError: The toolchain fails.
@@ -36,7 +43,7 @@ def build(network: Network, folder: Path, options: Sequence[str | Path] = (), pr
     folder.mkdir(parents=True, exist_ok=True)
     fed = folder / "input.npz"
     np.savez(fed, **network.samples(1)[0])
-    words = [network.build, "--board", "local", "-o", folder / BUNDLE, "--input", fed, *options]
+    words = [network.build, "--board", board, "-o", folder / BUNDLE, "--input", fed, *options]
     for key, shape in network.shapes.items():
         if key not in network.fixed and shape:
             words += ["--shape", f"{key}:{','.join(map(str, shape))}"]

@@ -2,8 +2,8 @@ r"""How quick a network is on this machine's CPU, quiet or busy: libedge_model a
 
     python benchmarks/cpu.py [NETWORK ...] [--threads 2] [--rounds 10] [--busy N ...] [--quota PERCENT ...]
                              [--slow PERCENT ...] [--peers FOLDER] [--before CHECKOUT] [--bfloat16]
-                             [--records FILE | --no-records] [--without winograd] [--footprint] [--json FILE]
-                             [--work FOLDER [--built]]
+                             [--board BOARD] [--records FILE | --no-records] [--without winograd] [--footprint]
+                             [--json FILE] [--work FOLDER [--built]]
 
 NETWORK is a name of the zoo, one of the onnx wheel (vgg19, inception_v1, ...), one that PyTorch exported (vit-dynamo,
 bert-script, ...: tests/data/exported), a file of a public wheel (nudenet-320n, ...: tests/data/third_party.toml), any
@@ -22,7 +22,9 @@ median over the rounds of the ratios of both engines' medians. `--busy` starts b
 as on a board with cores of different speed. Each of their values is a condition of
 its own, under which all engines are measured: `--busy 0 1 2 --quota 150` are four. `--before` measures an older
 checkout, which has a virtual environment of its own, as one more engine; `--bfloat16` measures the network built with
-that option, which is compared with OpenVINO's default on CPUs with the instruction.
+that option, which is compared with OpenVINO's default on CPUs with the instruction. `--board x86_64-v3` builds ours for
+a CPU without AVX-512; ONEDNN_MAX_CPU_ISA=AVX2 limits OpenVINO to the same instructions. The other peers have no such
+limit.
 
 The exit code is 1 where our outputs differ from ONNX Runtime's, or where a network could not be measured.
 `--markdown FILE` prints the tables of docs/cpu.md from an earlier `--json FILE`, and measures nothing.
@@ -97,6 +99,7 @@ class Given:
     peers: Path | None
     before: Path | None
     bfloat16: bool
+    board: str
     build: Sequence[str]
     engines: Sequence[str]
     work: Path
@@ -268,7 +271,7 @@ def _built(network: Network, name: str, given: Given) -> Path:
     older = given.before / ".venv" / "bin" if given.before and name == "before" else None
     precision = ["--bfloat16"] if name == _peers.BFLOAT16 else []
     if not (given.built and _product.is_built(folder)):
-        _product.build(network, folder, [*given.build, *precision], older)
+        _product.build(network, folder, [*given.build, *precision], older, given.board)
     return folder
 
 
@@ -418,6 +421,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--before", type=Path, help="an older checkout, to be measured as well")
     parser.add_argument("--bfloat16", action="store_true", help="measure a build in bfloat16 as well")
     parser.add_argument("--engine", action="append", choices=_peers.PEERS, help="only these peers")
+    parser.add_argument("--board", default="local", help="a board type whose code this machine can run")
     records = parser.add_mutually_exclusive_group()
     records.add_argument("--records", help="tuning records to apply; `shipped`: the toolchain's own")
     records.add_argument("--no-records", action="store_true", help="apply no tuning records")
@@ -462,6 +466,7 @@ def given_by(arguments: argparse.Namespace, folder: Path) -> Given:
         peers=arguments.peers.resolve() if arguments.peers else None,
         before=arguments.before.resolve() if arguments.before else None,
         bfloat16=arguments.bfloat16,
+        board=arguments.board,
         build=build,
         engines=[one for one in chosen if one in present],
         work=work,
