@@ -95,15 +95,15 @@ class Given:
 
     threads: int
     rounds: int
-    conditions: Sequence[Condition]
-    peers: Path | None
-    before: Path | None
-    bfloat16: bool
-    board: str
-    build: Sequence[str]
-    engines: Sequence[str]
     work: Path
-    built: bool
+    conditions: Sequence[Condition] = (Condition(),)
+    peers: Path | None = None
+    before: Path | None = None
+    bfloat16: bool = False
+    board: str = "local"
+    build: Sequence[str] = ()
+    engines: Sequence[str] = ()
+    built: bool = False
 
 
 class Child:

@@ -38,7 +38,7 @@ import _product
 import numpy as np
 import onnx
 from _engine import save
-from cpu import Child, Condition, Given, cpu_name, in_turns, note
+from cpu import Child, Given, cpu_name, in_turns, note
 from quantize import picture, quantized_by_onnxruntime
 
 from benchmarks import _ab
@@ -199,10 +199,7 @@ def main() -> None:
     rows, failed = [], []
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         work = (arguments.work or Path(folder)).resolve()
-        given = Given(
-            threads=arguments.threads, rounds=arguments.rounds, conditions=[Condition()], peers=arguments.peers,
-            before=None, bfloat16=False, build=[], engines=["ort"], work=work, built=False,
-        )  # fmt: skip
+        given = Given(arguments.threads, arguments.rounds, work, peers=arguments.peers, engines=["ort"])
         for name in arguments.networks:
             note(f"--- {name}")
             try:

@@ -24,7 +24,7 @@ import _peers_networks
 import _peers_tables
 import _product
 from _engine import read, save
-from cpu import Child, Condition, Given, cpu_name, difference, in_turns
+from cpu import Child, Given, cpu_name, difference, in_turns
 
 from benchmarks import _ab
 from toolchain.models import source, sparsity
@@ -77,7 +77,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         work = options.work or Path(folder)
         work.mkdir(parents=True, exist_ok=True)
-        given = Given(options.threads, options.rounds, [Condition()], None, None, (), (), work)
+        given = Given(options.threads, options.rounds, work)
         print(f"{cpu_name()}, {options.threads} threads, blocks of {options.block}")
         print("network  zero blocks  sparse against dense  ours over ONNX Runtime  difference")
         for name in options.networks:

@@ -37,7 +37,7 @@ import _product
 import numpy as np
 import onnx
 from _engine import read, save
-from cpu import Child, Condition, Given, in_turns
+from cpu import Child, Given, in_turns
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
@@ -192,18 +192,7 @@ def main() -> None:
             if arguments.prepare:
                 print(f"{number + 1} of {len(cases)} is built", file=sys.stderr, flush=True)
                 continue
-            given = Given(
-                threads=arguments.threads,
-                rounds=arguments.rounds,
-                conditions=[Condition()],
-                peers=arguments.peers,
-                before=None,
-                bfloat16=False,
-                built=False,
-                build=[],
-                engines=[],
-                work=work,
-            )
+            given = Given(arguments.threads, arguments.rounds, work, peers=arguments.peers)
             found.append(one := measured(case, given))
             print(line(one), flush=True)
     if arguments.json:
