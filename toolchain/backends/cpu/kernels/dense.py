@@ -29,6 +29,7 @@ _FLOAT_BYTES = 4
 _COLD = 4  # times longer than a product takes to fetch a vector of weights that no cache holds
 _MOST_PARTS = 16  # of a group's rows
 _FEW_ROWS = 128  # that do not hide how long weights take to come
+_SPARE = 2  # registers that LLVM needs for what is under way
 _AHEAD = 4096  # weights that are fetched ahead at most where all of a group are read at once
 
 Expr = Any
@@ -60,14 +61,9 @@ def configs(layer: Dense, machine: Machine) -> list[tuple[Config, float]]:
     """List the candidates with their estimated costs, the cheapest first."""
     candidates = []
     for rows, blocks, inputs in itertools.product(range(1, 15), (1, 2, 3, 4, 6, 8, 16), (1, 2, 4, 8)):
-        # Sums, weights that several rows use, and one broadcast number.
-        registers = rows * blocks * inputs + (blocks if rows > 1 else 1) + 1
-        if (
-            rows > layer.rows
-            or inputs > layer.inputs
-            or blocks > _blocks(layer, machine)
-            or registers > machine.registers
-        ):
+        if rows > layer.rows or inputs > layer.inputs or blocks > _blocks(layer, machine):
+            continue
+        if not _fits(rows, blocks, inputs, machine):
             continue
         # Several rows have enough independent sums; only a single one needs more of them.
         if inputs > 1 and rows > 1:
@@ -75,6 +71,15 @@ def configs(layer: Dense, machine: Machine) -> list[tuple[Config, float]]:
         config = Config(rows, blocks, inputs)
         candidates.append((config, _estimate(layer, config, machine)))
     return sorted(candidates, key=lambda candidate: candidate[1])
+
+
+def _fits(rows: int, blocks: int, inputs: int, machine: Machine) -> bool:
+    """Whether the registers hold sums, weights that several rows use, and one broadcast number."""
+    sums = rows * blocks * inputs
+    if machine.in_order:
+        # LLVM loads the weights of the next step ahead, since such a core waits for them.
+        return sums + 2 * blocks * inputs + 1 + _SPARE <= machine.registers
+    return sums + (blocks if rows > 1 else 1) + 1 <= machine.registers
 
 
 def _estimate(layer: Dense, config: Config, machine: Machine) -> float:

@@ -150,7 +150,11 @@ def _fits(plan: DirectPlan, machine: Machine) -> bool:
     if is_by_element(plan.layer):
         # LLVM loads weights of several channels ahead, and without a fused multiply-add it needs room for products.
         is_tall = blocks > columns < plan.layer.out.width
-        return not is_tall and columns * blocks + blocks + columns + _SPARE <= registers
+        held = columns * blocks + blocks
+        if machine.in_order and plan.layer.kernel[1] * columns * blocks * machine.lanes <= _UNROLLED:
+            # Such a core waits for what is loaded late, so LLVM loads the pixels of all taps first.
+            held += max(0, _reach(plan, columns) - columns - _SPARE)
+        return not is_tall and held + columns + _SPARE <= registers
     if plan.layer.is_half and DirectPlan(plan.layer, Config(1, 1, 1, 1)).is_by_pixel(registers):
         # LLVM loads pixels ahead in vectors, and more of them where each is used for one block alone.
         used = columns * blocks + plan.layer.kernel[1] * blocks
