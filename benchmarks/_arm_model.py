@@ -27,7 +27,8 @@ class Core:
     """A kind of processor.
 
     Attributes:
-        name: What it is called here and by QEMU.
+        name: What it is called here.
+        qemu: What QEMU calls it, or another core with the same instructions.
         llvm: Whose description of LLVM's counts cycles.
         midr: Its identification register.
         flags: Its features in /proc/cpuinfo.
@@ -36,6 +37,7 @@ class Core:
     """
 
     name: str
+    qemu: str
     llvm: str
     midr: int
     flags: str

@@ -108,7 +108,7 @@ class Simulated:
                 variables = {"OMP_NUM_THREADS": "1", "ORT_DISABLE_TELEMETRY": "1", "HOME": str(place)}
                 python = self.sysroot.python(self._root, [_TREE], variables)
                 script = [Path(__file__).with_name("_arm_guest.py"), engine, model, place / "inputs.npz"]
-                command = [self.sysroot.qemu, "-cpu", self.core.name, *words, *python, *script, place / "outputs.npz"]
+                command = [self.sysroot.qemu, "-cpu", self.core.qemu, *words, *python, *script, place / "outputs.npz"]
                 self.sysroot.run([*command, *names], timeout=_TIMEOUT_S)
                 (place / "outputs.npz").rename(answers)
                 (place / "lines").rename(counted)
@@ -118,7 +118,7 @@ class Simulated:
         """Build a network and run it in the runner; returns what it takes, and how far its outputs are off."""
         kind = board.load(self.core.build).resolved().with_precision(float16=float16)
         request = BuildRequest(Model(network, {}, inputs.Source()), kind, toolchain="host", tuned=False)
-        settings = (self.sysroot.qemu, self._plugin, self.core.name, self._root, self.sysroot.environment)
+        settings = (self.sysroot.qemu, self._plugin, self.core.qemu, self._root, self.sysroot.environment)
         tool = _qemu.Emulator(*settings)
         with tempfile.TemporaryDirectory(prefix="toolchain-", dir=self.work) as scratch:
             made = BundleSource(request).build(Path(scratch) / "bundle")
