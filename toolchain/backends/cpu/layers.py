@@ -18,6 +18,9 @@ from toolchain.models.converters.sequence.recurrence import Recurrence
 FLOAT16 = "float16"
 """Element type of blocked tensors on boards that compute in half precision."""
 
+BFLOAT16 = "bfloat16"
+"""Element type of blocked tensors with `--bfloat16`; two neighbouring channels are one int32 there."""
+
 PACKED = "packed"
 """What names of kernels with packed weights begin with."""
 
@@ -34,7 +37,7 @@ class Activation:
         lanes: Channels of a block; 1 for a plain NCHW tensor.
         first: First block in the buffer; a variable in a kernel that is called for several.
         held: Blocks of the buffer; 0 if there are no others.
-        dtype: Element type.
+        dtype: Element type of its numbers.
     """
 
     batch: int
@@ -60,8 +63,18 @@ class Activation:
     def shape(self) -> tuple[int, ...]:
         """Shape of the buffer: five dimensions, or four for plain NCHW."""
         blocks = self.held or self.blocks
-        lanes = (self.lanes,) if self.lanes > 1 else ()
+        lanes = (self.stored_lanes,) if self.lanes > 1 else ()
         return (self.batch, blocks, self.height, self.width, *lanes)
+
+    @property
+    def stored_lanes(self) -> int:
+        """Elements of the buffer that one pixel of a block takes."""
+        return self.lanes // 2 if self.dtype == BFLOAT16 else self.lanes
+
+    @property
+    def stored_dtype(self) -> str:
+        """Element type of the buffer."""
+        return "int32" if self.dtype == BFLOAT16 else self.dtype
 
     @property
     def is_bytes(self) -> bool:
@@ -134,6 +147,11 @@ class _ImageLayer:
     def is_half(self) -> bool:
         """Whether it reads or writes float16."""
         return FLOAT16 in {self.data.dtype, self.out.dtype}
+
+    @property
+    def keeps_sums(self) -> bool:
+        """Whether its result has room for sums in float32."""
+        return not self.is_half and self.out.dtype != BFLOAT16
 
 
 @dataclass(frozen=True)
@@ -471,6 +489,19 @@ def precision_of(layer: Layer) -> str:
 
 
 _Layer = TypeVar("_Layer", bound=Layer)
+
+
+def has_pairs(layer: Layer) -> bool:
+    """Whether a layer reads or writes tensors in bfloat16, which are pairs of numbers."""
+    if not isinstance(layer, ImageLayer):
+        return False
+    others = (op.other for op in layer.epilogue if op.other)
+    return BFLOAT16 in {activation.dtype for activation in (layer.data, layer.out, *others)}
+
+
+def on_floats(layer: Conv) -> Conv:
+    """Return a layer that rounds its data itself, in the place of one whose data is in bfloat16."""
+    return replace(layer, data=replace(layer.data, dtype="float32")) if layer.data.dtype == BFLOAT16 else layer
 
 
 def in_float16(layer: _Layer) -> _Layer:

@@ -60,6 +60,34 @@ def test_kernels_that_stay_in_float32_are_named(tmp_path):
     assert {str(name.name_hint) for name in module.get_global_vars()} >= {"bfloat16_conv_1x1_kernel", "bfloat16_dense"}
 
 
+def types_between(module):
+    """Return the types of the tensors that the kernels of a module make, in order."""
+    bindings = [binding for block in module["main"].body.blocks for binding in block.bindings]
+    calls = [one.value for one in bindings if getattr(getattr(one.value, "op", None), "name", "") == "relax.call_tir"]
+    return [str(call.ty_args[0].dtype) for call in calls if len(call.ty_args[0].shape) == 5]
+
+
+def test_tensors_between_layers_are_in_bfloat16(tmp_path):
+    types = types_between(scheduled(cpu("x86-64-v3"), network(), tmp_path))
+    # Blocks of the input, three convolutions, and the mean of each channel, which is read as rows.
+    assert types == ["float32", "int32", "int32", "int32", "float32"]
+
+
+@pytest.mark.parametrize("kind", ["result", "groups", "odd channels"])
+def test_tensors_that_a_layer_cannot_read_in_bfloat16_stay_in_float32(kind, tmp_path):
+    channels = 33 if kind == "odd channels" else 64
+    weights = {"a": normal(channels, 64, 1, 1), "b": normal(64, channels // (4 if kind == "groups" else 1), 1, 1)}
+    nodes = [
+        node("Conv", ["x", "a"], ["e"]),
+        node("Relu", ["e"], ["f"]),
+        node("Conv", ["f", "b"], ["y"], group=4 if kind == "groups" else 1),
+    ]
+    results = [nets.value(name, None) for name in (("f", "y") if kind == "result" else ("y",))]
+    proto = nets.model(nodes, [nets.value("x", (1, 64, 9, 9))], results, weights)
+    module = scheduled(cpu("x86-64-v3"), proto, tmp_path)
+    assert types_between(module)[-2:] == ["float32", "float32"]
+
+
 def test_nothing_is_said_without_the_option(tmp_path):
     backend = Cpu(LOCAL)
     assert backend.remarks(scheduled(backend, network(), tmp_path)) == []

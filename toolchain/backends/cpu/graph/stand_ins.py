@@ -101,7 +101,7 @@ def _result(layer: WithResult) -> Argument:
         return Argument("out", (layer.rows, layer.outputs))
     if isinstance(layer, Attention):
         return Argument("out", layer.out.shape)
-    return Argument("out", layer.out.shape, layer.out.dtype)
+    return Argument("out", layer.out.shape, layer.out.stored_dtype)
 
 
 # --- recurrences -----------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from toolchain.backends.cpu.graph.items import (
     Item,
     Join,
     Plain,
+    Slice,
     assign_buffers,
     own_activation,
 )
@@ -28,7 +29,7 @@ from toolchain.backends.cpu.kernels import in_bfloat16, is_covered, without_subn
 from toolchain.backends.cpu.kernels.int8 import grids
 from toolchain.backends.cpu.kernels.packed.weights import encode, rounded
 from toolchain.backends.cpu.kernels.sparse.weights import count_vectors
-from toolchain.backends.cpu.layers import FLOAT16, Activation, Conv, Dense, ImageLayer, Layer, Map, in_float16
+from toolchain.backends.cpu.layers import BFLOAT16, FLOAT16, Activation, Conv, Dense, ImageLayer, Layer, Map, in_float16
 from toolchain.backends.cpu.machine import Machine
 from toolchain.backends.graph.fold import contiguous
 from toolchain.backends.graph.values import Block, Value
@@ -54,6 +55,8 @@ class BlockWriter:
         self._block, self._items, self._kernels = block, items, kernels
         self._machine, self._lanes, self._without = machine, machine.lanes, without
         self._homes = assign_buffers(items, machine.lanes)
+        if machine.bfloat16:
+            self._round_early()
         self._buffers: dict[Value, Any] = {}  # by the tensor that fills it, the variable of its latest state
         self._converted: dict[Value, Any] = {}  # blocked copies of plain tensors
         self._bound: set[Any] = set()
@@ -89,6 +92,44 @@ class BlockWriter:
             for value in item.operation.outputs:
                 if value.variable in self._block.origins:
                     self._plain(value.variable)
+
+    def _round_early(self) -> None:
+        """Let tensors in blocks lie in bfloat16 where all layers that read or write them can."""
+        items: dict[Value, list[Item]] = {}
+        for item in self._items:
+            for value in {*item.reads, *item.makes}:
+                items.setdefault(value, []).append(item)
+        groups: dict[Value, list[Value]] = {}
+        for value, (root, _) in self._homes.items():
+            groups.setdefault(root, []).append(value)
+        for values in groups.values():
+            if all(self._can_be_rounded(value, items.get(value, [])) for value in values):
+                for value in values:
+                    root, place = self._homes[value]
+                    self._homes[value] = root, replace(place, dtype=BFLOAT16)
+
+    def _can_be_rounded(self, value: Value, items: Sequence[Item]) -> bool:
+        """Whether a tensor can lie in bfloat16, with all items that read or make it."""
+        place = self._homes[value][1]
+        # Rows of features are read without blocks, and what the network returns keeps its digits.
+        if value.escapes or place.dtype != "float32" or place.height * place.width == 1:
+            return False
+        return all(self._takes_rounded(item, value, replace(place, dtype=BFLOAT16)) for item in items)
+
+    def _takes_rounded(self, item: Item, value: Value, rounded: Activation) -> bool:
+        if isinstance(item, (Join, Slice)):
+            return True
+        if not isinstance(item, ImagePlan) or isinstance(item, BytePlan):
+            return False
+        layer = self._with_vectors(item.layer(self._place), item)
+        if isinstance(layer, Conv) and layer.vectors:
+            return False
+        if item.data is value:
+            layer = replace(layer, data=rounded)
+        if item.out is value:
+            layer = replace(layer, out=rounded)
+        exact = replace(layer, bfloat16=True) if isinstance(layer, Conv) else layer
+        return is_covered(layer, self._without) or is_covered(exact, self._without)
 
     # Variables as Relax has them
 
@@ -189,7 +230,7 @@ class BlockWriter:
 
     def _dtype(self, activation: Activation) -> str:
         """Return the element type of a tensor, which is another in blocks of float16."""
-        return in_float16(Map(activation, activation)).out.dtype if self._machine.float16 else activation.dtype
+        return in_float16(Map(activation, activation)).out.dtype if self._machine.float16 else activation.stored_dtype
 
     def _is_plain(self, activation: Activation) -> bool:
         """Whether blocks lie as without blocks, as those of full blocks of one pixel do; only float16 does not."""
@@ -197,6 +238,7 @@ class BlockWriter:
             activation.height == activation.width == 1
             and activation.channels % activation.lanes == 0
             and not activation.is_slice
+            and activation.dtype != BFLOAT16
             and not self._machine.float16
         )
 
@@ -225,7 +267,8 @@ class BlockWriter:
             # Its layer has stored it there already.
             if value in self._homes and self._homes[value][0] is root and self._homes[value][1].first == first:
                 continue
-            target = replace(own_activation(value, self._lanes), first=first, held=home.held or home.blocks)
+            place = own_activation(value, self._lanes)
+            target = replace(place, first=first, held=home.held or home.blocks, dtype=home.dtype)
             source, data = self._source(value)
             self._write_buffer(Map(source, target), [data], join.out)
 

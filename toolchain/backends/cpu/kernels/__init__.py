@@ -28,6 +28,7 @@ from toolchain.backends.cpu.kernels import attention, dense, depthwise, direct, 
 from toolchain.backends.cpu.kernels.bfloat16 import attention as bfloat16_attention
 from toolchain.backends.cpu.kernels.bfloat16 import conv as bfloat16
 from toolchain.backends.cpu.kernels.bfloat16 import dense as bfloat16_dense
+from toolchain.backends.cpu.kernels.bfloat16.emit import with_definitions as with_bfloat16_definitions
 from toolchain.backends.cpu.kernels.float16 import conv as float16
 from toolchain.backends.cpu.kernels.float16 import dense as float16_dense
 from toolchain.backends.cpu.kernels.float16 import depthwise as float16_depthwise
@@ -50,7 +51,19 @@ from toolchain.backends.cpu.kernels.tiles import int8_stem as int8_tiles_plain
 from toolchain.backends.cpu.kernels.tiles import stem as tiles_plain
 from toolchain.backends.cpu.kernels.winograd import compact as winograd_compact
 from toolchain.backends.cpu.kernels.winograd import row as winograd_row
-from toolchain.backends.cpu.layers import FLOAT16, PACKED, Attention, Conv, Dense, Layer, precision_of, task_of, to_json
+from toolchain.backends.cpu.layers import (
+    BFLOAT16,
+    FLOAT16,
+    PACKED,
+    Attention,
+    Conv,
+    Dense,
+    Layer,
+    has_pairs,
+    precision_of,
+    task_of,
+    to_json,
+)
 from toolchain.backends.cpu.machine import Machine
 from toolchain.backends.cpu.numerics import with_nan
 from toolchain.errors import BuildError
@@ -92,6 +105,7 @@ _Layer = TypeVar("_Layer", bound=Layer)
 # quarters of the builds.
 _MOST = 10
 _LEAST = 4
+_PAIR_OF_HALVES = 0x3F003F00  # 0.5 in bfloat16, twice
 _PROMISING = 1.3  # times the least cost
 _MOST_TUNED = 48  # candidates and variants together
 _POSSIBLE = 2.0  # times the least cost: what a tuner still tries, since estimates are of usual processors
@@ -266,6 +280,8 @@ def fits(layer: Layer, chosen: Choice) -> bool:
 def kernel(layer: Layer, machine: Machine, chosen: Choice) -> tirx.PrimFunc:
     """Write the kernel of a layer; its attribute `LAYER` tells what is computed."""
     function: tirx.PrimFunc = _TEMPLATES[chosen.template].kernel(layer, machine, chosen.config)
+    if has_pairs(layer) and precision_of(layer) != BFLOAT16:
+        function = with_bfloat16_definitions(function, machine)
     return with_nan(function, machine).with_attr(LAYER, to_json(task_of(layer)))
 
 
@@ -299,4 +315,7 @@ def examples(layer: Layer, machine: Machine, chosen: Choice) -> dict[int, NDArra
         return {1: pack(layer, machine, chosen, packed_weights.example(layer))}
     # Random integers would mostly be pairs of subnormal numbers; behind weights in float16 there are powers of two.
     weights = np.full(layer.weights_shape, 0.5, np.float32)
-    return {1: pack(layer, machine, chosen, weights)} if chosen.template in _IN_BFLOAT16 | _IN_FLOAT16 else {}
+    given = {1: pack(layer, machine, chosen, weights)} if chosen.template in _IN_BFLOAT16 | _IN_FLOAT16 else {}
+    if isinstance(layer, Conv) and layer.data.dtype == BFLOAT16:
+        given[0] = np.full(layer.data.shape, _PAIR_OF_HALVES, np.int32)
+    return given

@@ -12,7 +12,7 @@ from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 from toolchain.backends.cpu.kernels import emit, window
 from toolchain.backends.cpu.kernels.emit import Argument, multiply_add, with_definitions
 from toolchain.backends.cpu.kernels.window import Tap, Tile
-from toolchain.backends.cpu.layers import Conv, Layer
+from toolchain.backends.cpu.layers import BFLOAT16, Conv, Layer
 from toolchain.backends.cpu.machine import Machine
 
 NAME = "depthwise"
@@ -26,7 +26,7 @@ def covers(layer: Layer) -> bool:
         isinstance(layer, Conv)
         and layer.is_depthwise
         and layer.data.lanes == layer.out.lanes > 1
-        and layer.data.dtype == layer.out.dtype == "float32"
+        and {layer.data.dtype, layer.out.dtype} <= {"float32", BFLOAT16}
     )
 
 
@@ -52,10 +52,13 @@ def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -
 
 def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
     out = layer.out
-    arguments = [Argument("data", layer.data.shape), Argument("weights", (out.blocks, *layer.kernel, out.lanes))]
+    arguments = [
+        Argument("data", layer.data.shape, layer.data.stored_dtype),
+        Argument("weights", (out.blocks, *layer.kernel, out.lanes)),
+    ]
     if layer.bias:
         arguments.append(Argument("bias", (out.blocks, out.lanes)))
-    arguments += [*emit.arguments_of(layer.epilogue, out), Argument("out", out.shape)]
+    arguments += [*emit.arguments_of(layer.epilogue, out), Argument("out", out.shape, out.stored_dtype)]
 
     def body(data: Any, weights: Any, *rest: Any) -> None:
         *others, result = rest

@@ -17,7 +17,7 @@ from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 
 from toolchain.backends.cpu.kernels import emit
 from toolchain.backends.cpu.kernels.emit import Argument
-from toolchain.backends.cpu.layers import FLOAT16, Activation, Layer, Map
+from toolchain.backends.cpu.layers import BFLOAT16, FLOAT16, Activation, Layer, Map
 from toolchain.backends.cpu.machine import Machine
 
 NAME = "map"
@@ -67,7 +67,7 @@ def covers(layer: Layer) -> bool:
     return (
         len(blocked) == 1
         and (data.lanes == out.lanes or not layer.shuffle)
-        and all(activation.dtype in {"float32", FLOAT16} for activation in (data, out, *others))
+        and all(activation.dtype in {"float32", BFLOAT16, FLOAT16} for activation in (data, out, *others))
         and all(activation.lanes in blocked for activation in others)
         and (data.batch, data.channels, data.height, data.width) == (out.batch, out.channels, out.height, out.width)
     )
@@ -89,9 +89,9 @@ def configs(layer: Map, machine: Machine) -> list[tuple[Config, float]]:
 
 def kernel(layer: Map, machine: Machine, config: Config) -> tirx.PrimFunc:
     arguments = [
-        Argument("data", layer.data.shape, layer.data.dtype),
+        Argument("data", layer.data.shape, layer.data.stored_dtype),
         *emit.arguments_of(layer.epilogue, _inner(layer)),
-        Argument("out", layer.out.shape, layer.out.dtype),
+        Argument("out", layer.out.shape, layer.out.stored_dtype),
     ]
 
     def body(*buffers: Any) -> None:
@@ -126,6 +126,11 @@ def _operations(layer: Map) -> int:
     """Return about how many vector operations a layer takes: a load, a store, and two for each post-op."""
     inner = _inner(layer)
     return inner.batch * inner.blocks * inner.height * inner.width * (3 + 2 * len(layer.epilogue))
+
+
+def _computed_in(activation: Activation) -> str:
+    """Return the type that numbers of a tensor have in registers."""
+    return "float32" if activation.dtype == BFLOAT16 else activation.dtype
 
 
 class _MapWriter(ABC):
@@ -175,8 +180,8 @@ class _MapWriter(ABC):
 
     def _store(self, value: Expr, image: Expr, block: Expr, pixel: Expr) -> None:
         """Store one vector with the epilogue done to it."""
-        indices = emit.ramp(emit.offset(self._layer.out, image, block, 0, pixel), self._lanes)
-        T.buffer_store(self._out, self._finish(value, image, block, pixel), [indices])
+        value = self._apply_epilogue(value, image, block, pixel)
+        emit.store(value, self._out, self._layer.out, (image, block, 0, pixel))
 
     def _finish(self, value: Expr, image: Expr, block: Expr, pixel: Expr) -> Expr:
         """Return one vector with the epilogue done to it, in the type of the result."""
@@ -185,7 +190,7 @@ class _MapWriter(ABC):
 
     def _load(self, image: Expr, block: Expr, pixel: Expr) -> Expr:
         offset = emit.offset(self._layer.data, image, block, 0, pixel)
-        return T.Bind(self._data[emit.ramp(offset, self._lanes)])
+        return T.Bind(emit.load(self._data, self._layer.data, offset))
 
 
 class _SameLayoutWriter(_MapWriter):
@@ -217,7 +222,7 @@ class _ShuffleWriter(_MapWriter):
         lanes, channels, groups = self._lanes, self._inner.channels, self._layer.shuffle
         outputs = range(block * lanes, min((block + 1) * lanes, channels))
         sources = [channel % groups * (channels // groups) + channel // groups for channel in outputs]
-        value = emit.splat(0.0, lanes, self._layer.data.dtype)
+        value = emit.splat(0.0, lanes, _computed_in(self._layer.data))
         # One shuffle for each vector that some of the channels come from.
         for source in sorted({channel // lanes for channel in sources}):
             lane_order = list(range(lanes))
@@ -268,7 +273,7 @@ class _TransposeWriter(_MapWriter):
         """Write one vector of pixels for each channel of a block."""
         lanes = self._lanes
         if self._layer.out.lanes > 1:
-            dtype = self._layer.out.dtype
+            dtype = _computed_in(self._layer.out)
             numbers = [self._data[emit.ramp(self._plain(image, block, row, first), lanes)] for row in range(channels)]
             rows = [T.Bind(emit.in_type(vector, dtype, lanes)) for vector in numbers]
             filler = [emit.splat(0.0, lanes, dtype)] * (lanes - channels)

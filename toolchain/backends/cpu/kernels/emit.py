@@ -18,7 +18,7 @@ from tvm.ir import prim
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 
-from toolchain.backends.cpu.layers import FLOAT16, Activation, PostOp
+from toolchain.backends.cpu.layers import BFLOAT16, FLOAT16, Activation, PostOp
 from toolchain.backends.cpu.machine import Machine
 from toolchain.backends.cpu.math import Functions
 from toolchain.backends.cpu.math import splat as splat  # noqa: PLC0414 - templates take it from here
@@ -31,6 +31,9 @@ Coordinates = tuple[Expr, Expr, Expr, Expr]
 
 LINE = 64
 """Bytes of a line of the caches."""
+
+ROUND_PAIRS, WIDEN_PAIRS = "toolchain_bfloat16_round", "toolchain_bfloat16_widen"
+"""The functions that `round_pairs` and `load` call; `bfloat16.emit.with_definitions` defines them."""
 
 GREATEST_HALF = 65504.0
 """The greatest number of float16."""
@@ -171,7 +174,7 @@ def offset(activation: Activation, image: Expr, block: Expr, row: Expr, column: 
     blocks = activation.held or activation.blocks
     return (
         ((image * blocks + activation.first + block) * activation.height + row) * activation.width + column
-    ) * activation.lanes
+    ) * activation.stored_lanes
 
 
 def arguments_of(epilogue: Sequence[PostOp], out: Activation) -> list[Argument]:
@@ -179,7 +182,7 @@ def arguments_of(epilogue: Sequence[PostOp], out: Activation) -> list[Argument]:
     arguments = []
     for number, op in enumerate(epilogue):
         if op.other is not None:
-            arguments.append(Argument(f"operand{number}", op.other.shape, op.other.dtype))
+            arguments.append(Argument(f"operand{number}", op.other.shape, op.other.stored_dtype))
         elif op.takes_argument:
             arguments.append(Argument(f"operand{number}", (out.blocks, out.lanes)))
     return arguments
@@ -203,11 +206,33 @@ def apply_epilogue(
         operand = None
         if op.other is not None:
             pixel = (0, 0) if op.other.height == op.other.width == 1 else (row, column)
-            operand = next(operands)[ramp(offset(op.other, image, block, *pixel), lanes)]
+            operand = load(next(operands), op.other, offset(op.other, image, block, *pixel))
         elif op.takes_argument:
             operand = next(operands)[ramp(block * lanes, lanes)]
         value = T.Bind(apply_post_op(op, value, operand, lanes))
     return value
+
+
+def load(data: Buffer, activation: Activation, start: Expr) -> Expr:
+    """Return the vector of one pixel and block, which lies from `start` on; numbers in bfloat16 become float32."""
+    vector = data[ramp(start, activation.stored_lanes)]
+    if activation.dtype != BFLOAT16:
+        return vector
+    return tirx.call_pure_extern(wide("float32", activation.lanes), WIDEN_PAIRS, vector)
+
+
+def store(value: Expr, out: Buffer, activation: Activation, coordinates: Coordinates) -> None:
+    """Store the vector of one pixel and block, in the type of the result."""
+    if activation.dtype == BFLOAT16:
+        value = round_pairs(value, activation.lanes)
+    else:
+        value = in_type(value, activation.dtype, activation.lanes)
+    T.buffer_store(out, value, [ramp(offset(activation, *coordinates), activation.stored_lanes)])
+
+
+def round_pairs(numbers: Expr, lanes: int) -> Expr:
+    """Return a vector of float32, rounded to bfloat16, as half as many int32; see `bfloat16.emit`."""
+    return tirx.call_pure_extern(wide("int32", lanes // 2), ROUND_PAIRS, numbers)
 
 
 def store_pixels(
@@ -232,9 +257,7 @@ def store_pixels(
 
     def pixel(value: Expr, number: Expr) -> None:
         coordinates = (image, block, row, column + number)
-        value = apply_epilogue(value, epilogue, buffers, coordinates, activation.lanes)
-        value = in_type(value, activation.dtype, activation.lanes)
-        T.buffer_store(out, value, [ramp(offset(activation, *coordinates), activation.lanes)])
+        store(apply_epilogue(value, epilogue, buffers, coordinates, activation.lanes), out, activation, coordinates)
 
     if len(values) == 1 or not is_long(epilogue):
         for number, value in enumerate(values):

@@ -11,7 +11,7 @@ from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 from toolchain.backends.cpu.kernels import emit, window
 from toolchain.backends.cpu.kernels.emit import Argument
 from toolchain.backends.cpu.kernels.window import Tap, Tile
-from toolchain.backends.cpu.layers import FLOAT16, Layer, Pool
+from toolchain.backends.cpu.layers import BFLOAT16, FLOAT16, Layer, Pool
 from toolchain.backends.cpu.machine import Machine
 
 NAME = "pool"
@@ -26,7 +26,10 @@ def covers(layer: Layer) -> bool:
     return (
         isinstance(layer, Pool)
         and layer.data.lanes == layer.out.lanes > 1
-        and layer.data.dtype == layer.out.dtype in {"float32", FLOAT16}
+        and (
+            layer.data.dtype == layer.out.dtype == FLOAT16
+            or {layer.data.dtype, layer.out.dtype} <= {"float32", BFLOAT16}
+        )
     )
 
 
@@ -42,9 +45,9 @@ def configs(layer: Pool, machine: Machine) -> list[tuple[Config, float]]:
 def kernel(layer: Pool, machine: Machine, config: Config) -> tirx.PrimFunc:
     out = layer.out
     arguments = [
-        Argument("data", layer.data.shape, layer.data.dtype),
+        Argument("data", layer.data.shape, layer.data.stored_dtype),
         *emit.arguments_of(layer.epilogue, out),
-        Argument("out", out.shape, out.dtype),
+        Argument("out", out.shape, out.stored_dtype),
     ]
 
     def body(data: Any, *rest: Any) -> None:
@@ -76,7 +79,8 @@ def _write_global(layer: Pool, config: Config, data: Any, others: Sequence[Any],
         partial = emit.Registers(sums, lanes, _type_of_sums(layer))
 
         def pixel(number: Any) -> Any:
-            return emit.in_type(data[emit.ramp(base + number * lanes, lanes)], _type_of_sums(layer), lanes)
+            vector = emit.load(data, activation, base + number * activation.stored_lanes)
+            return emit.in_type(vector, _type_of_sums(layer), lanes)
 
         for number in range(sums):
             partial[number] = pixel(number)
@@ -97,13 +101,12 @@ def _write_global(layer: Pool, config: Config, data: Any, others: Sequence[Any],
             ]
         value = reduced.divide(totals[0], pixels)
         value = emit.apply_epilogue(value, layer.epilogue, others, (image, block, 0, 0), lanes)
-        value = emit.in_type(value, layer.out.dtype, lanes)
-        T.buffer_store(out, value, [emit.ramp(emit.offset(layer.out, image, block, 0, 0), lanes)])
+        emit.store(value, out, layer.out, (image, block, 0, 0))
 
 
 def _type_of_sums(layer: Pool) -> str:
     """Return the element type that windows are reduced in: sums of float16 are in float32."""
-    return "float32" if layer.reduce == "mean" else layer.data.dtype
+    return FLOAT16 if layer.reduce == "max" and layer.data.dtype == FLOAT16 else "float32"
 
 
 class _PoolWriter(window.WindowWriter):

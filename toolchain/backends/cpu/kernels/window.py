@@ -357,9 +357,9 @@ class WindowWriter:
 
     def load(self, data: Any, base: Expr, pixels: Sequence[int]) -> Iterator[tuple[int, Expr]]:
         """Yield each of some pixels of a row with its channels, as the reduction takes them; `base` is pixel 0's."""
-        lanes = self._layer.out.lanes
+        place = self._layer.data
         for pixel in pixels:
-            yield pixel, T.Bind(data[emit.ramp(base + pixel * lanes, lanes)])
+            yield pixel, T.Bind(emit.load(data, place, base + pixel * place.stored_lanes))
 
     def _add_pixel(self, tile: Tile, index: int, total: Expr | None, pixel: Expr, tap: Tap) -> Expr:
         if total is None:

@@ -1,6 +1,7 @@
 """Convolutions in bfloat16: as `direct`, but each step adds the products of a pair of channels.
 
-Two neighbouring channels of a pixel are one element of an image of pairs, to which the data is rounded first.
+Two neighbouring channels of a pixel are one element of an image of pairs, to which the data is rounded first, unless
+the layer before has stored it so.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from toolchain.backends.cpu.kernels.bfloat16.emit import PAIR
 from toolchain.backends.cpu.kernels.direct.plan import Config, DirectPlan, flatten
 from toolchain.backends.cpu.kernels.direct.writer import DirectWriter
 from toolchain.backends.cpu.kernels.emit import Buffer, Expr
-from toolchain.backends.cpu.layers import Activation, Conv, Layer
+from toolchain.backends.cpu.layers import BFLOAT16, Activation, Conv, Layer, on_floats
 from toolchain.backends.cpu.machine import Machine
 
 __all__ = ["NAME", "Config", "configs", "covers", "kernel", "pack", "variants"]
@@ -31,7 +32,7 @@ NAME = "bfloat16"
 
 def covers(layer: Layer) -> bool:
     """Whether this template can compute a layer."""
-    if not isinstance(layer, Conv) or layer.groups != 1 or not direct.covers(layer):
+    if not isinstance(layer, Conv) or layer.groups != 1 or not direct.covers(on_floats(layer)):
         return False
     # What fills up the last block may be any number, whose product with zero need not be zero.
     return layer.data.lanes == layer.out.lanes and layer.data.channels % PAIR == 0
@@ -50,7 +51,7 @@ def variants(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
 def _with_rounding(
     layer: Conv, machine: Machine, candidates: Sequence[tuple[Config, float]]
 ) -> list[tuple[Config, float]]:
-    rounding = _rounding(layer.data)
+    rounding = 0 if layer.data.dtype == BFLOAT16 else _rounding(layer.data)
     share, slow = rounding / emit.worker_count(rounding, machine.cores), bfloat16.product_cost(machine)
     return [(config, slow * cost + share) for config, cost in candidates]
 
@@ -66,7 +67,8 @@ def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
     plan = DirectPlan(flatten(paired), config)
 
     def body(data: Buffer, *buffers: Buffer) -> None:
-        _Writer(plan, machine, (_round_image(layer.data, paired.data, machine, data), *buffers)).write()
+        pairs = data if layer.data.dtype == BFLOAT16 else _round_image(layer.data, paired.data, machine, data)
+        _Writer(plan, machine, (pairs, *buffers)).write()
 
     arguments = direct.arguments(layer, emit.Argument("weights", plan.packed, "int32"))
     return bfloat16.with_definitions(emit.kernel(arguments, body, {}), machine)
@@ -74,7 +76,7 @@ def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
 
 def _in_pairs(layer: Conv) -> Conv:
     """Return a layer with pairs of channels for the channels of its data."""
-    data = layer.data.standalone()
+    data = layer.data if layer.data.dtype == BFLOAT16 else layer.data.standalone()
     paired = replace(data, channels=data.channels // PAIR, lanes=data.lanes // PAIR, dtype="int32")
     return replace(layer, data=paired, bfloat16=False)
 

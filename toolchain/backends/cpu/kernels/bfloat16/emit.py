@@ -26,7 +26,7 @@ ROUNDING = 3
 
 _SLOW = 4  # times as long as a multiply-add of float32, on processors with AMX: measured on an Emerald Rapids
 
-_DOT, _ROUND, _PAIR = "toolchain_bfloat16_dot", "toolchain_bfloat16_round", "toolchain_bfloat16_pair"
+_DOT, _ROUND, _PAIR = "toolchain_bfloat16_dot", emit.ROUND_PAIRS, "toolchain_bfloat16_pair"
 _HALF = 16  # bits
 _QUIET = 0x40  # the bit that makes the upper half of a NaN one
 
@@ -43,7 +43,7 @@ def multiply_add(machine: Machine, total: Expr, weights: Expr, numbers: Expr) ->
 
 def round_pairs(machine: Machine, numbers: Expr) -> Expr:
     """Return a vector of float32 as half as many pairs."""
-    return tirx.call_pure_extern(emit.wide("int32", machine.lanes // PAIR), _ROUND, numbers)
+    return emit.round_pairs(numbers, machine.lanes)
 
 
 def pair(machine: Machine, first: Expr, second: Expr) -> Expr:
@@ -71,7 +71,7 @@ def pair_up(weights: NDArray[np.float32], pairs: int) -> NDArray[np.int32]:
 
 
 def with_definitions(function: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc:
-    """Return a kernel together with what its calls of `multiply_add`, `round_pairs` and `pair` call."""
+    """Return a kernel together with what its calls of `multiply_add`, `round_pairs`, `pair` and `emit.load` call."""
     own, portable = (_definitions(machine.lanes, has_instructions=has) for has in (True, False))
     return emit.with_llvm(function, own if machine.bfloat16 == "vdpbf16ps" else portable, portable)
 
@@ -85,6 +85,10 @@ def _definitions(lanes: int, *, has_instructions: bool) -> str:
         f"{dot(lanes)}  ret {floats} %sum\n}}\n"
         f"define {pairs} @{_ROUND}({floats} %numbers) alwaysinline nounwind {{\n"
         f"{rounding(lanes)}  %pairs = bitcast {halves} %upper to {pairs}\n  ret {pairs} %pairs\n}}\n"
+        f"define {floats} @{emit.WIDEN_PAIRS}({pairs} %pairs) alwaysinline nounwind {{\n"
+        f"  %halves = bitcast {pairs} %pairs to {halves}\n  %wide = zext {halves} %halves to {integers}\n"
+        f"  %upper = shl {integers} %wide, {_splat(_HALF, lanes)}\n"
+        f"  %numbers = bitcast {integers} %upper to {floats}\n  ret {floats} %numbers\n}}\n"
         f"define {integers} @{_PAIR}({floats} %first, {floats} %second) alwaysinline nounwind {{\n"
         f"  %a = call {pairs} @{_ROUND}({floats} %first)\n  %b = call {pairs} @{_ROUND}({floats} %second)\n"
         f"  %a.halves = bitcast {pairs} %a to {halves}\n  %b.halves = bitcast {pairs} %b to {halves}\n"

@@ -19,7 +19,7 @@ from toolchain.backends.cpu.kernels.direct import cost
 from toolchain.backends.cpu.kernels.direct.plan import Config, DirectPlan, flatten
 from toolchain.backends.cpu.kernels.direct.writer import DirectWriter
 from toolchain.backends.cpu.kernels.emit import Argument, with_definitions
-from toolchain.backends.cpu.layers import Conv, Layer
+from toolchain.backends.cpu.layers import BFLOAT16, Conv, Layer
 from toolchain.backends.cpu.machine import Machine
 
 __all__ = ["NAME", "Config", "configs", "covers", "kernel", "pack"]
@@ -32,7 +32,9 @@ def covers(layer: Layer) -> bool:
     if not isinstance(layer, Conv) or layer.is_depthwise:
         return False
     data, out = layer.data, layer.out
-    return data.dtype == out.dtype == "float32" and data.lanes in {1, out.lanes}
+    if out.dtype == BFLOAT16 and layer.groups > 1:  # sums of several groups would meet in the result
+        return False
+    return data.dtype == "float32" and out.dtype in {"float32", BFLOAT16} and data.lanes in {1, out.lanes}
 
 
 def configs(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
@@ -83,5 +85,7 @@ def arguments(layer: Conv, weights: Argument) -> list[Argument]:
     """List the arguments of a layer's kernel, the result last."""
     bias = [Argument("bias", (layer.out.blocks, layer.out.lanes))] if layer.bias else []
     operands = emit.arguments_of(layer.epilogue, layer.out)
-    data, out = (Argument(name, place.shape, place.dtype) for name, place in (("data", layer.data), ("out", layer.out)))
+    data, out = (
+        Argument(name, place.shape, place.stored_dtype) for name, place in (("data", layer.data), ("out", layer.out))
+    )
     return [data, weights, *bias, *operands, out]

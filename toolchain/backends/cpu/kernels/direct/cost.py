@@ -97,7 +97,7 @@ def variants(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
     for config, _ in candidates(layer, machine)[:_VARIED]:
         sources = DirectPlan(layer, config).sources
         depths = {config.depth, max(1, config.depth // 2), min(sources, 2 * config.depth), sources}
-        for depth in sorted(depths if layer.groups == 1 and not layer.is_half else {config.depth}):
+        for depth in sorted(depths if layer.groups == 1 and layer.keeps_sums else {config.depth}):
             plan = DirectPlan(layer, replace(config, depth=depth))
             if plan.chunks > 1 and plan.of_last < config.blocks:  # as in `_tilings`
                 continue
@@ -180,8 +180,8 @@ def _depth(layer: Conv, machine: Machine, blocks: int) -> int:
     bytes_of_source = _bytes_of_source(plan)
     limit = machine.l1_bytes if has_few_pixels(layer) else machine.l2_bytes // 2
     is_single = layer.out.height * layer.out.width == 1
-    # Sums of float16 are put aside in float32, and never between chunks.
-    if layer.groups > 1 or is_single or layer.is_half or plan.sources * bytes_of_source <= limit:
+    # Sums are put aside in the result, which float16 and bfloat16 are too short for.
+    if layer.groups > 1 or is_single or not layer.keeps_sums or plan.sources * bytes_of_source <= limit:
         return plan.sources
     return max(1, machine.l1_bytes // bytes_of_source)
 

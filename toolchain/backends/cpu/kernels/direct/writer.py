@@ -14,6 +14,7 @@ from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 from toolchain.backends.cpu.kernels import emit
 from toolchain.backends.cpu.kernels.direct.plan import DirectPlan, Tiles, bytes_of, is_by_element
 from toolchain.backends.cpu.kernels.emit import multiply_add
+from toolchain.backends.cpu.layers import BFLOAT16
 from toolchain.backends.cpu.machine import Machine
 
 
@@ -213,16 +214,22 @@ class DirectWriter:
             for number, coordinates in self._coordinates_of(tile, blocks):
                 self._store(tile.sums[number], coordinates)
             return
-        self._keep(tile, blocks)
-        columns = tile.tiles.columns
+        columns, stored = tile.tiles.columns, None
+        if self._layer.out.dtype == BFLOAT16:  # which does not hold sums
+            stored = emit.on_stack(len(blocks) * columns, self._lanes)
+            for index, (number, _) in enumerate(self._coordinates_of(tile, blocks)):
+                T.buffer_store(stored, tile.sums[number], [index])
+        else:
+            self._keep(tile, blocks)
         with T.serial(0, len(blocks) * columns) as number:
             block = T.Bind(tile.band.block + blocks[0] + number // columns)
             coordinates = (tile.band.image, block, tile.row, tile.start + number % columns)
-            self._store(self._out[self._indices(coordinates)], coordinates)
+            value = self._out[self._indices(coordinates)] if stored is None else stored[number]
+            self._store(value, coordinates)
 
     def _store(self, value: Any, coordinates: emit.Coordinates) -> None:
         result = emit.apply_epilogue(value, self._layer.epilogue, self._others, coordinates, self._lanes)
-        T.buffer_store(self._out, result, [self._indices(coordinates)])
+        emit.store(result, self._out, self._layer.out, coordinates)
 
     # --- the sums --------------------------------------------------------------------------------------------------
 

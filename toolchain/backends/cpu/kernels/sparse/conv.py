@@ -33,6 +33,7 @@ def covers(layer: Layer) -> bool:
         and layer.vectors > 0
         and layer.groups == 1
         and layer.data.lanes == layer.out.lanes
+        and layer.out.dtype == "float32"
     )
 
 

@@ -15,17 +15,21 @@ from toolchain.backends.cpu.kernels.emit import Buffer, Expr
 from toolchain.backends.cpu.kernels.tiles import product
 from toolchain.backends.cpu.kernels.tiles.instructions import SIDE
 from toolchain.backends.cpu.kernels.tiles.product import WORDS_PER_PIXEL, Config, Filter, Product, ProductWriter
-from toolchain.backends.cpu.layers import Conv, Layer
+from toolchain.backends.cpu.layers import BFLOAT16, Conv, Layer, on_floats
 from toolchain.backends.cpu.machine import Machine
 
 __all__ = ["NAME", "Config", "configs", "covers", "filter_of", "kernel", "pack"]
 
 NAME = "bfloat16_tiles"
 
+_COPYING = 2  # vector operations that copy one vector of data
+
 
 def covers(layer: Layer) -> bool:
     """Whether this template can compute a layer."""
-    if not isinstance(layer, Conv) or layer.groups != 1 or not direct.covers(layer):
+    if not isinstance(layer, Conv) or layer.groups != 1 or not direct.covers(on_floats(layer)):
+        return False
+    if layer.data.dtype == BFLOAT16 and layer.data.channels % bfloat16.PAIR:
         return False
     return layer.data.lanes == layer.out.lanes == SIDE
 
@@ -35,9 +39,8 @@ def configs(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
     vectors = layer.data.batch * layer.data.blocks * layer.data.height * layer.data.width
     if layer.kernel == (1, 1):  # pixels between those that a stride takes are not read
         vectors = vectors * layer.out.height * layer.out.width // (layer.data.height * layer.data.width)
-    return product.candidates(
-        _product(layer), machine, product.finish_cost(layer.epilogue), bfloat16.ROUNDING * vectors
-    )
+    copying = (_COPYING if layer.data.dtype == BFLOAT16 else bfloat16.ROUNDING) * vectors
+    return product.candidates(_product(layer), machine, product.finish_cost(layer.epilogue), copying)
 
 
 def filter_of(layer: Conv) -> Filter:
@@ -86,13 +89,25 @@ class ConvWriter(ProductWriter):
     def piece(self, image: Expr, number: Expr, row: Expr, column: Expr) -> Expr:
         data = self._layer.data
         block = tirx.min(number, data.blocks - 1) if data.blocks % 2 else number
-        vector = self._data[emit.ramp(emit.offset(data, image, block, row, column), SIDE)]
+        start = emit.offset(data, image, block, row, column)
+        if data.dtype == BFLOAT16:
+            return self._rounded_piece(number, start)
+        vector = self._data[emit.ramp(start, SIDE)]
         # What follows the last channel may be any number, whose product with zero need not be zero.
         if data.channels % (2 * SIDE):
             channels = emit.ramp(number * SIDE, SIDE)
             is_channel = channels < emit.splat(data.channels, SIDE, "int32")
             vector = tirx.Select(is_channel, vector, emit.splat(0.0, SIDE))
         return bfloat16.round_pairs(self._machine, T.Bind(vector))
+
+    def _rounded_piece(self, number: Expr, start: Expr) -> Expr:
+        """Return a piece of data that is in bfloat16 already."""
+        pairs, channels = SIDE // bfloat16.PAIR, self._layer.data.channels
+        vector = self._data[emit.ramp(start, pairs)]
+        if channels % (2 * SIDE):
+            is_pair = emit.ramp(number * pairs, pairs) < emit.splat(channels // bfloat16.PAIR, pairs, "int32")
+            vector = tirx.Select(is_pair, vector, emit.splat(0, pairs, "int32"))
+        return T.Bind(vector)
 
     def finish(
         self, sums: Buffer, place: tuple[Expr, Expr], row: Expr, columns: tuple[Expr, Expr], first: Expr
@@ -105,4 +120,4 @@ class ConvWriter(ProductWriter):
                 coordinates = (image, block, row, T.Bind(begin + pixel))
                 value = T.Bind(sums[emit.ramp((line + pixel) * SIDE, SIDE)])
                 result = emit.apply_epilogue(value, self._layer.epilogue, self._others, coordinates, SIDE)
-                T.buffer_store(self._out, result, [emit.ramp(emit.offset(out, *coordinates), SIDE)])
+                emit.store(result, self._out, out, coordinates)

@@ -31,7 +31,7 @@ from toolchain.backends.cpu.kernels.winograd import algebra
 from toolchain.backends.cpu.kernels.winograd import plan as winograd_plan
 from toolchain.backends.cpu.kernels.winograd.memory import Space, spaces
 from toolchain.backends.cpu.kernels.winograd.plan import STRIP, Config, WinogradPlan
-from toolchain.backends.cpu.layers import Conv, Layer
+from toolchain.backends.cpu.layers import BFLOAT16, Conv, Layer
 from toolchain.backends.cpu.machine import Machine
 
 NAME = "winograd"
@@ -41,7 +41,9 @@ _AHEAD = 1024  # bytes for each lane: how far ahead weights are fetched
 
 def covers(layer: Layer) -> bool:
     """Whether this template can compute a layer."""
-    return isinstance(layer, Conv) and has_tiles(layer) and layer.data.dtype == layer.out.dtype == "float32"
+    if not isinstance(layer, Conv) or not has_tiles(layer):
+        return False
+    return {layer.data.dtype, layer.out.dtype} <= {"float32", BFLOAT16}
 
 
 def has_tiles(layer: Conv) -> bool:
@@ -208,12 +210,12 @@ class WinogradWriter:
             with _only_if(tirx.all(strip.row >= rows.start, strip.row < rows.stop)):
                 pixel = T.Bind(emit.offset(data, strip.image, block, strip.row * self._tile - top, first))
                 with T.serial(begin, end) as column:
-                    indices = [
-                        self._ramp(pixel + (row * data.width + column) * self._lanes) for row in range(len(inside))
-                    ]
+                    starts = [pixel + (row * data.width + column) * data.stored_lanes for row in range(len(inside))]
                     vectors = [
-                        T.Bind(self.input(self._data[index])) if real else emit.splat(0.0, self._lanes, self.dtype)
-                        for index, real in zip(indices, inside, strict=True)
+                        T.Bind(self.input(emit.load(self._data, data, start)))
+                        if real
+                        else emit.splat(0.0, self._lanes, self.dtype)
+                        for start, real in zip(starts, inside, strict=True)
                     ]
                     self._store_column(columns, column, algebra.inputs(vectors, self._lanes))
 
@@ -379,7 +381,7 @@ class WinogradWriter:
                 coordinates = (strip.image, block, strip.row * tile + row, across * tile + column)
                 value = finish(results[column])
                 value = emit.apply_epilogue(value, self._layer.epilogue, self._others, coordinates, lanes)
-                T.buffer_store(self._out, value, [self._ramp(emit.offset(self._layer.out, *coordinates))])
+                emit.store(value, self._out, self._layer.out, coordinates)
 
         store(range(last))
         if last < tile:
