@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from toolchain.errors import InputError, did_you_mean
 
 GLIBC = "2.28"  # oldest supported version on a device
+MUSL = "1.2.3"  # the same, where the device has musl
 INTRINSICS = ("llvm.x86.", "llvm.aarch64.", "llvm.arm.")
 """How LLVM's names of the instructions of one family begin; code with such a name runs on no other."""
 
 _TRIPLE = re.compile(r"(?P<processor>\w+)(-\w+)?-linux(-gnu(eabi|eabihf)?|-android(eabi)?(?P<api>\d*))?")
 _ANDROID = "-linux-android"
+_MUSL = "-linux-musl"
 
 
 class Isa(enum.Enum):
@@ -62,6 +64,7 @@ class Architecture:
         bits: Size of an address.
         lanes: 32-bit floats in a vector register that every such CPU has.
         triple: GNU triple, also the name of Debian's folder for its libraries.
+        musl: Triple of device programs for systems with musl, also zig's name of that target.
         processors: First words of all triples for it.
         android: Triple for Android, without the API level; empty if Android is not supported.
         elf_machine: Name in <elf.h>.
@@ -79,6 +82,7 @@ class Architecture:
     bits: int
     lanes: int
     triple: str
+    musl: str
     processors: frozenset[str]
     elf_machine: str
     debian: str
@@ -93,6 +97,11 @@ class Architecture:
     qemu: Qemu | None = None
 
     @property
+    def musl_loader(self) -> str:
+        """The file that starts programs for musl."""
+        return f"/lib/ld-musl-{self.debian if self.musl.endswith('hf') else self.machine}.so.1"
+
+    @property
     def zig_target(self) -> str:
         """Zig's name of the target: the triple and the oldest glibc."""
         return f"{self.triple}.{GLIBC}"
@@ -105,6 +114,7 @@ AARCH64 = Architecture(
     bits=64,
     lanes=4,
     triple="aarch64-linux-gnu",
+    musl="aarch64-linux-musl",
     processors=frozenset({"aarch64"}),
     android="aarch64-linux-android",
     elf_machine="EM_AARCH64",
@@ -128,6 +138,7 @@ ARMV7L = Architecture(
     bits=32,
     lanes=4,
     triple="arm-linux-gnueabihf",
+    musl="arm-linux-musleabihf",
     processors=frozenset({"arm", "armv7", "armv7a", "armv7hl", "armv7l", "armv8l"}),
     elf_machine="EM_ARM",
     debian="armhf",
@@ -151,6 +162,7 @@ X86_64 = Architecture(
     bits=64,
     lanes=4,
     triple="x86_64-linux-gnu",
+    musl="x86_64-linux-musl",
     processors=frozenset({"x86_64"}),
     elf_machine="EM_X86_64",
     debian="amd64",
@@ -164,6 +176,8 @@ ARCHITECTURES = (AARCH64, ARMV7L, X86_64)
 MACHINES = {row.machine: row for row in ARCHITECTURES}
 TRIPLES = {row.triple: row for row in ARCHITECTURES}
 """By their GNU triples, as this table has them; `of_triple` also finds the triples of other vendors and of Android."""
+PROGRAM_TRIPLES = {**TRIPLES, **{row.musl: row for row in ARCHITECTURES}}
+"""By the triples that zig compiles device programs for: with glibc, and with musl."""
 
 
 def of_machine(machine: str) -> Architecture:
@@ -202,6 +216,11 @@ def _unsupported(kind: str, name: str, names: dict[str, Architecture]) -> InputE
     )
 
 
+def of_programs(triple: str) -> Architecture:
+    """Return the architecture of a triple of device programs: as `of_triple`, or one for musl."""
+    return PROGRAM_TRIPLES.get(triple) or of_triple(triple)
+
+
 def is_linux_triple(triple: str) -> bool:
     """Whether a text has the form of a triple for Linux, of any processor."""
     return _TRIPLE.fullmatch(triple) is not None
@@ -209,6 +228,15 @@ def is_linux_triple(triple: str) -> bool:
 
 def is_android(triple: str) -> bool:
     return _ANDROID in triple
+
+
+def is_musl(triple: str) -> bool:
+    return _MUSL in triple
+
+
+def program_triple(triple: str, *, musl: bool) -> str:
+    """Return the triple of the programs for a device: its board type's, or musl's where the device has musl."""
+    return of_triple(triple).musl if musl and not is_android(triple) else triple
 
 
 def android_api(triple: str) -> int | None:

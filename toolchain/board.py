@@ -306,7 +306,8 @@ def _faults_of_triple(board: Board) -> list[Fault]:
     usual = [expected.triple] if expected else list(architecture.TRIPLES)
     suggestion = f"write {' or '.join(usual)}"
     if "musl" in triple:
-        return [Fault("triple", f"{triple!r} uses musl, but boards need glibc or Android's C library", suggestion)]
+        message = f"{triple!r} uses musl, and one board type serves devices with glibc and those with musl"
+        return [Fault("triple", message, suggestion)]
     if not architecture.is_linux_triple(triple):
         return [Fault("triple", f"{triple!r} is not a GNU triple of Linux", did_you_mean(triple, usual) or suggestion)]
     try:

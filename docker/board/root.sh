@@ -10,6 +10,8 @@ architecture=$1
 root=$2
 here=$(dirname "$(readlink -f "$0")")
 packages=$(sed 's/#.*//' "$here"/packages* | xargs | tr ' ' ',')
+# busybox-static, which needs no C library, takes the place of busybox.
+case $packages in *,busybox-static*) packages=$(echo "$packages" | sed 's/,busybox,/,/') ;; esac
 
 # Of Debian's suites only the release itself: it changes at point releases only, so the content stays the same between.
 suite=$(. /etc/os-release && echo "$VERSION_CODENAME")
@@ -58,4 +60,5 @@ install -D -m 755 "$here/board-start" "$root/usr/local/sbin/board-start"
 rm -rf "$root"/usr/share/doc/* "$root"/usr/share/man/* "$root"/usr/share/info/* "$root"/usr/share/locale/* \
   "$root"/dev/* "$root"/var/cache/apt "$root"/var/lib/apt "$root"/etc/apt \
   "$root"/etc/ld.so.cache "$root"/etc/machine-id "$root"/etc/resolv.conf
+[ ! -e "$here/packages.musl" ] || "$here/musl.sh" "$root"
 find "$root" -newermt "@$SOURCE_DATE_EPOCH" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +

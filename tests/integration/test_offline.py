@@ -6,6 +6,7 @@ TOOLCHAIN_OFFLINE_KILLS is the number of kills of each way, 4 by default.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import json
 import os
@@ -288,16 +289,30 @@ UNFIT = {
     "another machine": ("uname", 'echo "mips"', VERIFICATION, "is for x86_64, but this device is mips"),
     "an old C library": ("getconf", "echo glibc 2.9", VERIFICATION, "this device has glibc 2.9"),
     "musl": ("getconf", 'echo "musl libc (x86_64)"', VERIFICATION, "this device has musl"),
+    "no musl": ("getconf", "echo glibc 2.36", VERIFICATION, "this device has glibc 2.36, but the update is for musl"),
     "little space": ("df", "echo Filesystem; echo /dev/sd 1 1 500 1% /", DEVICE, "0.4 MB free, but"),
 }
 
 
+@pytest.fixture
+def for_musl(tiny, program, tmp_path):
+    """An update for musl, by what it says; it gets no further on this machine."""
+    return updates.written(tiny, dataclasses.replace(program, musl=True), tmp_path / "musl.run").path
+
+
+def test_an_update_for_musl(for_musl, tmp_path, root):
+    device = Device().with_tool(tmp_path / "tools", "getconf", 'echo "musl libc (x86_64)"')
+    done = device.apply(for_musl, "--root", root)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("case", UNFIT)
 @pytest.mark.parametrize("check", [(), ("--check",)])
-def test_a_device_that_it_does_not_fit_is_left_alone(case, check, tiny_run, tmp_path, root):
+def test_a_device_that_it_does_not_fit_is_left_alone(case, check, tiny_run, for_musl, tmp_path, root):
     tool, text, code, words = UNFIT[case]
     device = Device().with_tool(tmp_path / "tools", tool, text)
-    done = device.apply(tiny_run, "--root", root, "--json", *check)
+    script = for_musl if case == "no musl" else tiny_run
+    done = device.apply(script, "--root", root, "--json", *check)
     refused(done, code, words)
     assert json.loads(done.stdout)["error"]["exit_code"] == code
     assert bundles.whole_release(root) is None

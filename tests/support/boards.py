@@ -107,12 +107,12 @@ def its_cache(cache: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def running(cache: Path, *, kernel: bool = False, **wanted: int) -> Iterator[Farm]:
+def running(cache: Path, *, kernel: bool = False, musl: bool = False, **wanted: int) -> Iterator[Farm]:
     """Bring up boards, one rpi4 and one pynq if no others are named; remove them afterwards."""
     require_emulation()
     try:
         with its_cache(cache), _alone():
-            found = fleet.up(wanted or {"rpi4": 1, "pynq": 1}, kernel=kernel)
+            found = fleet.up(wanted or {"rpi4": 1, "pynq": 1}, kernel=kernel, musl=musl)
         yield Farm(cache, found)
     finally:
         with its_cache(cache):

@@ -318,6 +318,9 @@ _CASES = [
     ("boards that cannot be read", "farm up --virtual rpi4=x", 2, r"is not a valid list of virtual boards"),
     ("no such virtual board", "farm up --virtual rpi44=1", 2, r"no board 'rpi44'[\s\S]*did you mean rpi4"),
     ("a virtual board of this machine's kind", "farm up --virtual x86_64=1", 2, r"no virtual boards of type x86_64"),
+    ("musl without virtual boards", "farm up --musl", 2, r"--musl is only for virtual boards[\s\S]*--virtual"),
+    ("musl with a kernel", "farm up --virtual rpi4=1 --musl --kernel", 2, r"leave --kernel or --musl out"),
+    ("an SDK for Android's musl", "sdk --board android-arm64 --musl -o {w}/sdk", 2, r"--musl is not for Android"),
     ("too many boards", "farm up --virtual rpi4=1000", 2, r"1000 is not a valid number of virtual boards"),
     ("truncated package", "deploy {w}/cut.tar --root {w}/device", 5, r"missing from cut.tar|damaged"),
     (
@@ -336,6 +339,7 @@ _CASES = [
     ("nothing to roll back to", "rollback --root {w}/device", 4, r"no earlier release"),
     ("a slot with a wrong name", "deploy mlp --slot My+Slot", 2, r"not the name of a slot[\s\S]*lower-case letters"),
     ("a slot of an update with a wrong name", "package {w}/good.tar -o {w}/x.run --slot ../x", 2, r"name of a slot"),
+    ("musl for a package", "package {w}/good.tar -o {w}/x.tar --musl", 2, r"--musl is only for updates"),
     ("a slot for a package", "package {w}/good.tar -o {w}/x.tar --slot x", 2, r"--slot is only for updates"),
     ("a slot of a roll-out with a wrong name", "rollout {w}/good.tar --fleet {w}/f --slot A", 2, r"name of a slot"),
     ("a misspelt slot", "status --root {w}/slots --slot detectr", 2, r"no slot 'detectr'[\s\S]*did you mean detector"),

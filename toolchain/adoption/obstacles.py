@@ -7,6 +7,7 @@ from functools import partial
 
 from toolchain.architecture import ARMV7L, GLIBC, MACHINES
 from toolchain.checks import Check, Checklist
+from toolchain.device import fit
 from toolchain.device.probe import DeviceProbe
 from toolchain.errors import DeviceError, VerificationError
 from toolchain.native import elf
@@ -107,13 +108,9 @@ def _check_machine(probed: DeviceProbe) -> str:
 
 def _check_c_library(probed: DeviceProbe) -> str:
     name, needed = probed.name, f"glibc {GLIBC}"
-    if probed.libc == "musl":
-        raise VerificationError(
-            f"{name} has musl, and glibc {GLIBC} or newer is needed",
-            details="the device programs are linked with glibc, which systems with musl (Alpine, OpenWrt) lack",
-            hint="install a system with glibc on the device, such as Debian, or a Yocto or Buildroot image that is "
-            "configured for glibc",
-        )
+    fault = fit.musl_fault(probed.machine, probed.libc_version, probed.musl_loaders) if probed.libc == "musl" else None
+    if fault:
+        raise VerificationError(f"{name} has {fault.message}", details=fault.details, hint=fault.hint)
     if not probed.libc:
         raise VerificationError(
             f"{name} does not report its C library, and {needed} or newer is needed",

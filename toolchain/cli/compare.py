@@ -91,10 +91,10 @@ def compare(console: Console, /, source: str, options: CompareOptions, *, as_jso
         sources[1].load()  # a misspelt model name is the better error
         request, why = sources[1].request, "there are no tuning records for the board"
         raise comparing.nothing_to_compare(request.model.source, request.board.name, why, remedy)
-    loaded = preflight.before_build(sources[1], functools.partial(open_device, board, options.device, console.say))
+    checks = preflight.before_build(sources[1], functools.partial(open_device, board, options.device, console.say))
     connect = functools.partial(open_device, board, options.device, progress=console.say)
     comparison = comparing.build_and_compare(
-        sources, loaded, connect, options.measuring.settings(None, options.tolerance), remedy
+        sources, checks.subject, connect, options.measuring.settings(None, options.tolerance), remedy
     )
     result = Result(comparing.table(comparison), comparison.document(), as_json)
     return write_reports(result, None, {options.html_path: lambda: compared.html(comparison).encode()})

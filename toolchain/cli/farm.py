@@ -47,6 +47,9 @@ class UpOptions:
         is_flag=True,
         help="With --virtual: emulate whole machines with a kernel of their own, which start more slowly.",
     )
+    musl: bool = option(
+        "--musl", is_flag=True, help="With --virtual: boards with musl and busybox, as Alpine and OpenWrt have."
+    )
     devices: Path | None = same(DeviceOptions, "devices")
 
 
@@ -66,9 +69,11 @@ def up(console: Console, /, names: tuple[str, ...], options: UpOptions, *, as_js
                 "--virtual starts boards and does not serve devices",
                 hint="run `toolchain farm up --virtual ...` first, then `toolchain farm up`",
             )
-        return _start_virtual(console, options.virtual, kernel=options.kernel, as_json=as_json)
-    if options.kernel:
-        raise InputError("--kernel is only for virtual boards", hint="toolchain farm up --virtual rpi4=1 --kernel")
+        return _start_virtual(console, options, as_json=as_json)
+    for name in ("kernel", "musl"):
+        if getattr(options, name):
+            hint = f"toolchain farm up --virtual rpi4=1 --{name}"
+            raise InputError(f"--{name} is only for virtual boards", hint=hint)
     from toolchain import board, devices
     from toolchain.farm import client
 
@@ -77,10 +82,15 @@ def up(console: Console, /, names: tuple[str, ...], options: UpOptions, *, as_js
     return with_next(result, [["toolchain", "tune", "MODEL", "--board", served[0].board.name]])
 
 
-def _start_virtual(console: Console, virtual: str, *, kernel: bool, as_json: bool) -> Result:
+def _start_virtual(console: Console, options: UpOptions, *, as_json: bool) -> Result:
     from toolchain.virtual import fleet
 
-    started = fleet.up(fleet.parse_counts(virtual), console.say, kernel=kernel)
+    if options.kernel and options.musl:
+        raise InputError(
+            "virtual boards with a kernel of their own have Debian's user land", hint="leave --kernel or --musl out"
+        )
+    counts = fleet.parse_counts(options.virtual or "")
+    started = fleet.up(counts, console.say, kernel=options.kernel, musl=options.musl)
     rows = [
         (board.name, board.board, board.kind, str(board.port), _power_state(board), "emulated") for board in started
     ]

@@ -60,6 +60,11 @@ class PackageOptions:
     slot: str = option(
         "--slot", metavar="NAME", default="", help="Slot of the store for the update. Default: the release without one."
     )
+    musl: bool = option(
+        "--musl",
+        is_flag=True,
+        help="Write an update for devices with musl, as Alpine and OpenWrt have, not with glibc.",
+    )
     unchecked: bool = common.unchecked()
 
     @property
@@ -87,7 +92,13 @@ class PackageOptions:
             raise InputError(
                 f"--compatible {self.compatible!r} is not a valid name", hint="use letters, digits and . + - _"
             )
-        updating = {"--host": self.host, "--devices": self.devices, "--slot": self.slot, "--unchecked": self.unchecked}
+        updating = {
+            "--host": self.host,
+            "--devices": self.devices,
+            "--slot": self.slot,
+            "--musl": self.musl,
+            "--unchecked": self.unchecked,
+        }
         if (self.unpack or self.form == _ARCHIVE) and (unused := [name for name, value in updating.items() if value]):
             raise InputError(f"{unused[0]} is only for updates", hint="leave it out, or add --as offline")
         if self.slot:
@@ -153,6 +164,7 @@ def _write_update(console: Console, source: Path, options: PackageOptions, *, as
     from toolchain import board as board_files
     from toolchain import bundle as bundles
     from toolchain import export as exporting
+    from toolchain.architecture import is_android, program_triple
     from toolchain.native import programs
 
     target, folder = options.target, options.output.endswith("/") or options.target.is_dir()
@@ -163,7 +175,10 @@ def _write_update(console: Console, source: Path, options: PackageOptions, *, as
         device = options.device(board)
         if device and device.root:
             board = dataclasses.replace(board, root=device.root)
-        program = programs.build(programs.RUNNER, bundle.manifest.triple, bundle.manifest.machine, console.say)
+        if options.musl and is_android(bundle.manifest.triple):
+            raise InputError("--musl is not for Android, which has a C library of its own", hint="leave --musl out")
+        triple = program_triple(bundle.manifest.triple, musl=options.musl)
+        program = programs.build(programs.RUNNER, triple, bundle.manifest.machine, console.say)
         run_table, slot = device.for_slot(options.slot).run if device else None, options.slot
         with exporting.prepare(bundle, board, program, run_table, slot=slot, unchecked=options.unchecked) as update:
             update_file = exporting.write(

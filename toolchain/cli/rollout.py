@@ -244,10 +244,10 @@ def _device_work(bundle: Bundle, board: Board, fleet: Fleet, options: RolloutOpt
             hint="--roll-back, latency_ms and p999_ms need `keep = 2` or more in the board file",
         )
     preflight.check_host()
-    program = device_programs.runner(board, Stages(console.say))
+    device_programs.runner(board.triple, Stages(console.say))  # once, before the threads of the devices need it
     settings = Settings(budget_s=options.budget, rate=limits.rate())
     ssh, wait_s = options.fleet.ssh(), options.rules.wait_s
-    return DeviceWork(bundle, program, board, fleet.devices, ssh, settings, bound, wait_s, options.slot)
+    return DeviceWork(bundle, board, fleet.devices, ssh, settings, bound, wait_s, options.slot)
 
 
 REPORTS = {"--json": json_kind("a roll-out's report", "schema_version", "groups"), "--junit": JUNIT, "--html": PAGE}

@@ -32,6 +32,11 @@ class ConnectedDevice:
         """Whether its times are an emulator's."""
         return self.board.emulated or self.entry.emulated
 
+    @property
+    def triple(self) -> str:
+        """The triple of our programs there: its board type's, or musl's where the device has musl."""
+        return self.store.known_facts.program_triple(self.board.triple)
+
     def in_slot(self, slot: str) -> ConnectedDevice:
         """Return the same device with another slot of its store.
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from toolchain.architecture import MUSL, of_machine
+from toolchain.bundle import LIBRARY, Bundle
 from toolchain.bundle.manifest import Manifest
 from toolchain.device import runner
 from toolchain.device.lock import Owner
@@ -107,7 +109,61 @@ def check_runs(program: Program, facts: DeviceFacts) -> None:
             f"{program.path.name} is for {program.machine}, but the device is {facts.machine}",
             hint="pass the board type of this device with --board: `toolchain board list` lists the types",
         )
+    if program.musl != facts.musl:
+        libraries = ("glibc", "musl") if facts.musl else ("musl", "glibc")
+        raise MismatchError(
+            f"{program.path.name} is for {libraries[0]}, but the device has {libraries[1]}",
+            hint="run the command again: the system on the device was replaced meanwhile",
+        )
     _check_glibc(program.glibc, facts, program.path.name)
+
+
+@dataclass(frozen=True)
+class MuslFault:
+    """Why our programs do not start on a device with musl; the message goes on from `the device has`."""
+
+    message: str
+    details: str
+    hint: str
+
+
+def musl_fault(machine: str, version: str, loaders: Collection[str]) -> MuslFault | None:
+    """Return why our programs do not start on a device with musl; None if they do.
+
+    Args:
+        machine: The machine of its programs.
+        version: The version of its musl; empty if unknown.
+        loaders: The files there that start programs for musl.
+    """
+    needed = of_machine(machine).musl_loader
+    if needed not in loaders:
+        return MuslFault(
+            f"musl, but no {needed}, which starts our programs",
+            details=f"it has {', '.join(loaders)}" if loaders else "",
+            hint="install a system whose musl has that loader: on 32-bit Arm, one for hard floats",
+        )
+    if version and elf.version_key(version) < elf.version_key(MUSL):
+        return MuslFault(
+            f"musl {version}, and musl {MUSL} or newer is needed",
+            details="",
+            hint="install a newer system on the device, such as Alpine 3.16 or OpenWrt 22.03",
+        )
+    return None
+
+
+def check_library(bundle: Bundle, facts: DeviceFacts) -> None:
+    """Refuse a model's library that does not load with the C library of a device.
+
+    One library serves glibc and musl: musl ignores the versions of symbols, but must have them all.
+
+    Raises:
+        MismatchError: It needs something that musl lacks.
+    """
+    if facts.musl and (foreign := elf.foreign_to_musl(bundle.folder / LIBRARY)):
+        raise MismatchError(
+            f"the library of {bundle.manifest.name} does not load on the device: musl has no {', '.join(foreign)}",
+            hint="build it with this toolchain's own image: --toolchain container",
+        )
 
 
 def _check_glibc(needed: str, facts: DeviceFacts, user: str) -> None:

@@ -148,6 +148,7 @@ class DeviceRelease:
         count = device.threads(threads, facts.cpus)
         release = cls(device, program, facts, bundle.manifest, bundle.digest, count, bundle)
         fit.check_fits(bundle.manifest, program, release.facts)
+        fit.check_library(bundle, release.facts)
         trust.check_signed(device.name, release.facts, bundle)
         return release
 

@@ -108,6 +108,7 @@ class Store:
         self._patience = patience or Patience()
         self._lease: Lease | None = None
         self._folder = ""
+        self._facts: DeviceFacts | None = None
         self.slot = slot
         self._report = progress
         self._enter = scripts.enter(slot)
@@ -147,7 +148,13 @@ class Store:
         self._folder = answer.exact("root")
         if not self._folder:
             raise self.invalid_answer("the folder of its store", output)
-        return read_facts(answer, self.name)
+        self._facts = read_facts(answer, self.name)
+        return self._facts
+
+    @property
+    def known_facts(self) -> DeviceFacts:
+        """The last facts, without asking again: for what does not change, such as the C library."""
+        return self._facts or self.facts()
 
     @property
     def place(self) -> str:

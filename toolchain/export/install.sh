@@ -165,14 +165,16 @@ check_fits() {
   [ -z "$missing" ] || fail 5 "the CPU of this device does not support$missing" \
     "the CPU is a $(fact 'cpu model name|cpu Hardware|cpu Model' | head -n 1)" \
     "export an update for a board type with a more basic target.mcpu"
-  [ -z "$glibc" ] || check_glibc "$(fact libc | grep -iE 'glibc|gnu libc|gnu c library|musl' | head -n 1)"
+  check_c_library "$(fact libc | grep -iE 'glibc|gnu libc|gnu c library|musl' | head -n 1)"
 }
 
-check_glibc() {
-  case $1 in *musl*) found=musl ;; *) found="glibc ${1##* }" ;; esac
-  case $found in
-    musl) ;;
-    "glibc "[0-9]*.*) older "${1##* }" "$glibc" || return 0 ;;
+check_c_library() {
+  case $1 in *musl*) found=musl ;; *' '*) found="glibc ${1##* }" ;; *) found="another C library" ;; esac
+  case $found:$musl in
+    musl:yes) return 0 ;;
+    musl:*) fail 5 "this device has musl, but the update is for glibc" "" "export the update again, with --musl" ;;
+    *:yes) fail 5 "this device has $found, but the update is for musl" "" "export the update again, without --musl" ;;
+    "glibc "[0-9]*.*) [ -n "$glibc" ] && older "${1##* }" "$glibc" || return 0 ;;
     *) return 0 ;;
   esac
   fail 5 "this device has $found, but glibc $glibc or newer is needed" "" "update the device"

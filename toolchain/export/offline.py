@@ -205,6 +205,7 @@ def _values(update: Update, extents: Mapping[str, Extent], before: int) -> str:
         "machine": manifest.machine,
         "features": " ".join(manifest.cpu_features),
         "glibc": update.glibc,
+        "musl": "yes" if update.program.musl else "",
         "root": board.root,
         "slot": update.slot,
         "keep": board.keep,

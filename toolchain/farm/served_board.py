@@ -15,10 +15,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from toolchain import architecture
 from toolchain.device.lock import Owner
 from toolchain.device.store import Store
 from toolchain.errors import BusyError, DeviceError, ToolchainError
 from toolchain.farm.protocol import ServedDevice
+from toolchain.native import programs
+from toolchain.native.programs import Program
 from toolchain.rpc import server as board_server
 from toolchain.rpc.server import Server
 from toolchain.shell import RemoteProcess, Shell, open_shell
@@ -117,6 +120,14 @@ class _Relay:
         with self._lock:
             for end in self._open:
                 _shut_down(end)
+
+
+def _program_for(program: Program, store: Store) -> Program:
+    """Return the board server for a device: the board type's, or one for musl, which may have to be built."""
+    if not store.facts().musl:
+        return program
+    triple = architecture.of_machine(program.machine).musl
+    return programs.build(programs.BOARD_SERVER, triple, program.machine, _LOG.info)
 
 
 def _pump(source: socket.socket, sink: socket.socket) -> None:
@@ -273,7 +284,7 @@ class ServedBoard:
         while True:
             try:
                 store.check_free()
-                return board_server.push(self.served.program, store)
+                return board_server.push(_program_for(self.served.program, store), store)
             except BusyError as fault:
                 self._lose(fault)
                 if self._stopping.wait(_BUSY_S):

@@ -24,7 +24,7 @@ import cmake
 
 import toolchain
 from toolchain import files, locks, process, resources
-from toolchain.architecture import TRIPLES, is_android
+from toolchain.architecture import PROGRAM_TRIPLES, TRIPLES, is_android, is_musl
 from toolchain.errors import BuildError
 from toolchain.native import elf
 from toolchain.native.cross import NDK_VARIABLE, HostCross
@@ -47,6 +47,9 @@ PROGRAMS = (RUNNER, BOARD_SERVER)
 _RECORD = "program.json"
 _BUILD_S = 3600.0  # a build takes minutes on a small machine, and others may wait for the same lock
 _SOURCES = resources.RUNTIME
+# A static program could not load a model's library. musl gives a thread 128 KiB of stack, unless the program names its
+# size; that is the most that musl takes from it.
+_MUSL_LINK = ("-dynamic", "-Wl,-z,stack-size=8388608")
 _SUFFIXES = {".cc", ".h", ".txt", ".map", ".zig"}
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "ziglang")
 # The child handles SIGINT, which `building` sends, even if our parent made us ignore it.
@@ -198,6 +201,7 @@ class Program:
     glibc: str  # oldest version that it runs with
     machine: str  # `uname -m` of the device
     versions: Mapping[str, str]  # of `device` (these programs), `tvm` and `tvm_ffi`
+    musl: bool = False  # whether it runs with musl, and not with glibc or Android's C library
 
 
 @dataclass(frozen=True)
@@ -237,10 +241,10 @@ def build(name: str, triple: str, machine: str, tell: Tell | None = None) -> Pro
     """
     compiler = _compiler(triple)
     entry = _CacheEntry(name, triple, _cache_key(compiler)[:16])
-    program = _load(entry.folder, machine)
+    program = _load(entry, machine)
     if program is None:
         with _builder_lock(entry, tell):
-            if (program := _load(entry.folder, machine)) is None:
+            if (program := _load(entry, machine)) is None:
                 if tell:
                     tell(f"building {_title(name)} for {triple} (once; it takes up to some minutes)")
                 program = _build_into(compiler, entry, machine, tell)
@@ -257,7 +261,7 @@ def building(name: str, triple: str, machine: str) -> Iterator[None]:
     Raises:
         BuildError: It cannot be built for this triple.
     """
-    if _load(_CacheEntry(name, triple, _cache_key(_compiler(triple))[:16]).folder, machine):
+    if _load(_CacheEntry(name, triple, _cache_key(_compiler(triple))[:16]), machine):
         yield
         return
     argv = [sys.executable, "-P", "-c", _BUILD, name, triple, machine]
@@ -292,7 +296,7 @@ def _builder_lock(entry: _CacheEntry, tell: Tell | None) -> Iterator[None]:
 
 def supports(triple: str) -> bool:
     """Whether there can be programs for a triple, given the right compiler."""
-    return triple in TRIPLES or is_android(triple)
+    return triple in PROGRAM_TRIPLES or is_android(triple)
 
 
 def check(triple: str) -> None:
@@ -307,12 +311,13 @@ def versions() -> dict[str, str]:
 
 def _compiler(triple: str) -> Compiler:
     """Choose the compiler for a triple: zig, which has a C library for each; for Android, its NDK."""
-    if target := TRIPLES.get(triple):
+    if target := PROGRAM_TRIPLES.get(triple):
         packages = tuple(importlib.metadata.version(name) for name in _PACKAGES)
         # By default zig adds checks for undefined behaviour, which TVM's sources do not pass.
         flags = (f"-mcpu={target.zig_cpu}", "-fno-sanitize=undefined")
         zig = resources.package_folder("ziglang")
-        return Compiler((str(zig / "zig"), "c++"), flags, (), packages, target.zig_target, zig / "lib")
+        link_flags, name = (_MUSL_LINK, triple) if is_musl(triple) else ((), target.zig_target)
+        return Compiler((str(zig / "zig"), "c++"), flags, link_flags, packages, name, zig / "lib")
     if is_android(triple):
         return _ndk(triple)
     raise BuildError(
@@ -348,13 +353,15 @@ def _cache_key(compiler: Compiler) -> str:
     return files.sha256_bytes(files.canonical_json([sources, flags, versions()]))
 
 
-def _load(folder: Path, machine: str) -> Program | None:
+def _load(entry: _CacheEntry, machine: str) -> Program | None:
     """Read a program from the cache; None if it is missing or damaged."""
+    folder = entry.folder
     try:
         record = json.loads((folder / _RECORD).read_bytes())
         path = folder / record["name"]
         digests = {name: files.sha256_file(folder / name) for name in record["files"]}
-        program = Program(path, digests[path.name], elf.minimum_glibc(path), machine, record["versions"])
+        glibc, musl = elf.minimum_glibc(path), is_musl(entry.triple)
+        program = Program(path, digests[path.name], glibc, machine, record["versions"], musl)
         is_complete = record["files"] == digests
     except (OSError, ValueError, KeyError, TypeError, BuildError):  # a power cut or a full disk leaves any of these
         return None
@@ -377,24 +384,24 @@ def _build_into(compiler: Compiler, entry: _CacheEntry, machine: str, tell: Tell
         try:
             staged.replace(entry.folder)
         except OSError:  # the folder exists: another builder's, which is as good, or a damaged one, which is replaced
-            if entry.folder.is_dir() and _load(entry.folder, "") is None:
+            if entry.folder.is_dir() and _load(entry, "") is None:
                 with contextlib.suppress(OSError):  # another builder replaced it first
                     entry.folder.rename(work / "damaged")
                     staged.replace(entry.folder)
-        program = _load(entry.folder, machine)
+        program = _load(entry, machine)
         if program is None:
             raise BuildError(
                 f"the built {_title(entry.name)} cannot be moved to {entry.folder}",
                 hint="set TOOLCHAIN_CACHE to a folder of yours",
             )
-    if all(_load(_CacheEntry(name, entry.triple, entry.key).folder, machine) for name in PROGRAMS):
+    if all(_load(_CacheEntry(name, entry.triple, entry.key), machine) for name in PROGRAMS):
         entry.workspace.remove()  # its objects would only serve the library, which is rarely built
     return program
 
 
 def _definitions(triple: str) -> dict[str, str]:
     """Return CMake's definitions for a triple."""
-    current, target = versions(), TRIPLES.get(triple)  # Android's are compiled by its NDK
+    current, target = versions(), PROGRAM_TRIPLES.get(triple)  # Android's are compiled by its NDK
     return {
         "DEVICE_VERSION": current["device"],
         "TVM_ROOT": str(resources.package_folder("tvm")),

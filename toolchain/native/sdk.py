@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from toolchain import files, outputs, process, resources, temporary
+from toolchain.architecture import program_triple
 from toolchain.board import Board
 from toolchain.errors import InputError
 from toolchain.native import programs, relocatable
@@ -55,21 +56,23 @@ def check_target(folder: Path) -> None:
     outputs.check_folder(folder, _TITLE, _foreign)
 
 
-def write(board: Board, folder: Path, tell: Tell | None = None) -> Sdk:
+def write(board: Board, folder: Path, tell: Tell | None = None, *, musl: bool = False) -> Sdk:
     """Write the SDK for a board; it replaces an older one in the folder.
 
-    `tell` is called before the library is built, which takes a minute, and with its steps.
+    `tell` is called before the library is built, which takes a minute, and with its steps. With `musl`, the library is
+    for devices with musl.
 
     Raises:
         BuildError: There is no library for this board's triple.
         InputError: The folder cannot be written, or holds something else.
     """
     check_target(folder)
-    library = programs.build(programs.LIBRARY, board.triple, board.machine, tell)
+    triple = program_triple(board.triple, musl=musl)
+    library = programs.build(programs.LIBRARY, triple, board.machine, tell)
     with outputs.replacing(folder, _TITLE, _foreign) as staging:
         _fill(staging, library)
         digests = {str(path.relative_to(staging)): files.sha256_file(path) for path in _files(staging)}
-        sdk = Sdk(staging, board.name, board.triple, library.glibc, ABI, library.versions, digests)
+        sdk = Sdk(staging, board.name, triple, library.glibc, ABI, library.versions, digests)
         document = {name: value for name, value in asdict(sdk).items() if name != "folder"}
         (staging / RECORD).write_bytes(files.canonical_json(document))
     return Sdk(folder, *list(vars(sdk).values())[1:])

@@ -36,7 +36,7 @@ def bench_current(
     expected = bench.current(store, device.name)
     # Inputs that do not fit are refused before a runner is built.
     arrays, labels = _read_inputs(source, expected.manifest, device, settings, variant)
-    runner = device_programs.runner(device.board, stages)
+    runner = device_programs.runner(device.triple, stages)
     with store.lock(owner):
         current = bench.current(store, device.name)
         if current.generation.digest != expected.generation.digest:  # a deploy that was waited for has changed it

@@ -186,7 +186,7 @@ def bench_beside(
     owner = Owner.here("bench")
     device.store.settle(owner)
     _read_both(source, device, slot, variant)  # what does not fit is refused before a runner is built
-    runner = device_programs.runner(device.board, stages)
+    runner = device_programs.runner(device.triple, stages)
     with device.store.lock(owner):
         models = _read_both(source, device, slot, variant)
         releases = [

@@ -130,14 +130,16 @@ def build_and_compare(
         ToolchainError: As a build, or as `run`.
     """
     request, stages = sources[1].request, sources[1].stages
+    with connect() as device:
+        triple = device.triple
     with temporary.folder() as work:
-        with device_programs.building_runner(request.board):
+        with device_programs.building_runner(triple):
             untuned, tuned = (
                 _build(source, name, Path(work) / name, loaded)
                 for source, name in zip(sources, ("untuned", "tuned"), strict=True)
             )
             check_differ(untuned, tuned, remedy)
-            runner = device_programs.runner(request.board, stages)
+            runner = device_programs.runner(triple, stages)
         with connect() as device:
             request.progress(stage(f"measuring for {settings.budget_s:g} s"))
             return run((untuned, tuned), runner, device, settings)

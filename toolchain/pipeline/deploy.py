@@ -70,15 +70,15 @@ def deploy_model(job: Job) -> Report:
         # Records that the build will use may be made only now, by tuning.
         given = job.conversion.floats if job.conversion else source
         checkable = replace(given, request=replace(given.request, records=None)) if job.tune else given
-        checked: Bundle | Loaded | None
-        checked = preflight.before_deploy(checkable, folder, job.connect, job.settings.labels)
+        checks = preflight.before_deploy(checkable, folder, job.connect, job.settings.labels)
+        checked: Bundle | Loaded | None = checks.subject
         quantized = None
         if job.conversion:
             with stages.timed("quantize"):
                 quantized, checked = job.conversion.write(), None
         if job.tune:
             job.tune()
-        bundle, runner = obtain_with_runner(source, folder, checked)
+        bundle, runner = obtain_with_runner(source, folder, checked, checks.triple)
         acceptance = None
         if requirement and own_samples:
             from toolchain.pipeline import evaluate  # noqa: PLC0415 - a second of statistics, which few deploys need
@@ -112,12 +112,11 @@ class _Acceptance:
 
 
 def obtain_with_runner(
-    source: BundleSource, folder: Path, checked: Bundle | Loaded | None = None
+    source: BundleSource, folder: Path, checked: Bundle | Loaded | None, triple: str
 ) -> tuple[Bundle, Program]:
-    """Open or build a bundle, as `BundleSource.obtain`, while the runner for its board is built."""
-    board = source.request.board
-    with device_programs.building_runner(board):
-        return source.obtain(folder, checked), device_programs.runner(board, source.stages)
+    """Open or build a bundle, as `BundleSource.obtain`, while the runner for a device's triple is built."""
+    with device_programs.building_runner(triple):
+        return source.obtain(folder, checked), device_programs.runner(triple, source.stages)
 
 
 def deploy_bundle(
@@ -138,7 +137,7 @@ def deploy_bundle(
     manifest = bundle.manifest
     check_board(manifest, device.board)
     labels = read_labels(settings.labels, manifest)
-    library = device_programs.library(device.board, stages) if settings.library else None
+    library = device_programs.library(device.triple, stages) if settings.library else None
     arrays = _measured_arrays(bundle, own_inputs)
     stages.tell(stage(f"deploying {manifest.name} to {device.store.place}"))
     with device.store.lock(Owner.here(f"deploy {manifest.name}")):

@@ -1,34 +1,37 @@
-"""Our programs for a board: built when they are first needed, and then cached."""
+"""Our programs for a device: built when they are first needed, and then cached.
+
+They are identified by a triple: that of the device's board type, or musl's; see `ConnectedDevice.triple`.
+"""
 
 from __future__ import annotations
 
 import contextlib
 
-from toolchain.board import Board
+from toolchain import architecture
 from toolchain.native import programs
 from toolchain.native.programs import Program
 from toolchain.progress import Stages, stage
 
 
-def building_runner(board: Board) -> contextlib.AbstractContextManager[None]:
+def building_runner(triple: str) -> contextlib.AbstractContextManager[None]:
     """Build the runner in the background during a block, in which `runner` waits for it.
 
     Raises:
-        BuildError: There is none for the board's triple.
+        BuildError: There is none for the triple.
     """
-    return programs.building(programs.RUNNER, board.triple, board.machine)
+    return programs.building(programs.RUNNER, triple, architecture.of_programs(triple).machine)
 
 
-def runner(board: Board, stages: Stages) -> Program:
-    return _program(programs.RUNNER, "runner", board, stages)
+def runner(triple: str, stages: Stages) -> Program:
+    return _program(programs.RUNNER, "runner", triple, stages)
 
 
-def library(board: Board, stages: Stages) -> Program:
+def library(triple: str, stages: Stages) -> Program:
     """Build the library that applications link, or take it from the cache."""
-    return _program(programs.LIBRARY, "library", board, stages)
+    return _program(programs.LIBRARY, "library", triple, stages)
 
 
-def _program(name: str, title: str, board: Board, stages: Stages) -> Program:
+def _program(name: str, title: str, triple: str, stages: Stages) -> Program:
     with stages.timed("runner"):
-        stages.tell(stage(f"preparing the {title} for {board.triple}"))
-        return programs.build(name, board.triple, board.machine, stages.tell)
+        stages.tell(stage(f"preparing the {title} for {triple}"))
+        return programs.build(name, triple, architecture.of_programs(triple).machine, stages.tell)

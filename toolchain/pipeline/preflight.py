@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from toolchain import board as boards
 from toolchain import bundle, files, registry
@@ -34,6 +35,8 @@ from toolchain.pipeline.source import BundleSource, Loaded, is_built
 
 Connect = Callable[[], AbstractContextManager[ConnectedDevice]]
 
+Subject = TypeVar("Subject", Bundle, Loaded)
+
 _SPARE_KIB = 1024
 _RUNNER_KIB = 3 << 10  # the smallest runner
 _MIN_FREE = 64 << 20
@@ -51,20 +54,28 @@ class DeviceFindings:
     fits: bool = True  # whether it is what its board file says
 
 
+@dataclass(frozen=True)
+class Checked(Generic[Subject]):
+    """The results of a command's checks."""
+
+    subject: Subject  # the model as it was read, or the bundle
+    triple: str  # of our programs for the device; the board type's if no device was asked
+
+
 # --- the checks of commands ------------------------------------------------------------------------------------------
 
 
-def before_build(source: BundleSource, connect: Connect | None = None, labels: Path | None = None) -> Loaded:
-    """Check everything that a build needs, and the device if it can be asked; return the model as it was read."""
+def before_build(source: BundleSource, connect: Connect | None = None, labels: Path | None = None) -> Checked[Loaded]:
+    """Check everything that a build needs, and the device if it can be asked."""
     checks = Checklist()
     _check_host(checks, source.request.board)
     model = checks.find(Check("model", source.load))
-    _check_run(checks, source, model, connect, labels)
+    device = _check_run(checks, source, model, connect, labels)
     loaded = checks.passed(model)
     _check_compiler(checks, source)
     if connect:
         checks.find(Check("half precision", partial(_check_half, source, loaded, connect)))
-    return checks.passed(loaded)
+    return Checked(checks.passed(loaded), _program_triple(source, device))
 
 
 def before_compile(source: BundleSource) -> Loaded:
@@ -76,8 +87,10 @@ def before_compile(source: BundleSource) -> Loaded:
     return checks.passed(model)
 
 
-def before_deploy(source: BundleSource, folder: Path, connect: Connect, labels: Path | None = None) -> Bundle | Loaded:
-    """Check everything that a deploy needs; return the model as it was read, or the bundle.
+def before_deploy(
+    source: BundleSource, folder: Path, connect: Connect, labels: Path | None = None
+) -> Checked[Bundle] | Checked[Loaded]:
+    """Check everything that a deploy needs.
 
     A package is unpacked or pulled into `folder`.
     """
@@ -86,10 +99,10 @@ def before_deploy(source: BundleSource, folder: Path, connect: Connect, labels: 
     checks = Checklist()
     _check_host(checks, source.request.board)
     opened = checks.find(Check("bundle", partial(_open_bundle, source, folder)))
-    _check_run(checks, source, opened, connect, labels)
+    device = _check_run(checks, source, opened, connect, labels)
     bundle = checks.passed(opened)
     checks.find(Check("half precision", partial(_check_half, source, bundle, connect)))
-    return checks.passed(bundle)
+    return Checked(checks.passed(bundle), _program_triple(source, device))
 
 
 def before_bench(board: Board, device: ConnectedDevice) -> None:
@@ -140,8 +153,9 @@ def _check_run(
     subject: Bundle | Loaded | None,
     connect: Connect | None,
     labels: Path | None,
-) -> None:
-    """Check the device, whether the model or bundle fits it, and the class names."""
+) -> DeviceFindings | None:
+    """Check the device, whether the model or bundle fits it, and the class names; return what the device is."""
+    device = None
     if connect:
         device = _check_device(checks, source.request.board, connect)
         _check_library(checks, source.request.board, device)
@@ -151,6 +165,12 @@ def _check_run(
             checks.find(Check("threads", partial(_check_threads, source.request.threads, device.facts)))
     if labels:
         checks.find(Check("labels", partial(_check_labels, labels, subject)))
+    return device
+
+
+def _program_triple(source: BundleSource, device: DeviceFindings | None) -> str:
+    triple = source.request.board.triple
+    return device.facts.program_triple(triple) if device else triple
 
 
 def _check_compiler(checks: Checklist, source: BundleSource) -> None:
@@ -235,13 +255,8 @@ def check_board(board: Board, facts: DeviceFacts) -> DeviceFacts:
             else f"a device needs a processor that is supported: {', '.join(MACHINES)}",
         )
     fit.check_tools(facts)
-    is_old = bool(facts.glibc) and elf.version_key(facts.glibc) < elf.version_key(GLIBC)
-    if not is_android(board.triple) and (facts.musl or is_old):
-        present = "musl" if facts.musl else f"glibc {facts.glibc}"
-        raise MismatchError(
-            f"the device has {present}, and glibc {GLIBC} or newer is needed",
-            hint="install a system with a newer glibc on the device, such as Debian 10 or later",
-        )
+    if not is_android(board.triple):
+        _check_c_library(facts)
     if missing := [flag for flag in board.cpu_features if flag not in facts.cpu_features]:
         raise MismatchError(
             f"the device's CPU has no {', '.join(missing)}",
@@ -249,6 +264,16 @@ def check_board(board: Board, facts: DeviceFacts) -> DeviceFacts:
             hint="use --board with a type for an older CPU, or lower target.mcpu in the board file",
         )
     return facts
+
+
+def _check_c_library(facts: DeviceFacts) -> None:
+    if facts.glibc and elf.version_key(facts.glibc) < elf.version_key(GLIBC):
+        raise MismatchError(
+            f"the device has glibc {facts.glibc}, and glibc {GLIBC} or newer is needed",
+            hint="install a system with a newer glibc on the device, such as Debian 10 or later",
+        )
+    if facts.musl and (fault := fit.musl_fault(facts.machine, facts.musl_version, facts.musl_loaders)):
+        raise MismatchError(f"the device has {fault.message}", details=fault.details, hint=fault.hint)
 
 
 def _open_bundle(source: BundleSource, folder: Path) -> Bundle:
@@ -295,8 +320,8 @@ def _check_half(source: BundleSource, subject: Bundle | Loaded, connect: Connect
     needed = fit.RequiredPrecision.of(subject.manifest) if isinstance(subject, Bundle) else requested
     if not needed.float16 or not needs.any_of(board):
         return
-    program = device_programs.runner(board, source.stages)
     with connect() as device:
+        program = device_programs.runner(device.triple, source.stages)
         available = fit.ask_half_precision(
             program, device.shell, device.store, board.target.kind, source.request.progress
         )

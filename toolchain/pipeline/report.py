@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from toolchain.pipeline.evaluate.result import Evaluation
 
 SCHEMA_VERSION = 1
-MACHINE_FACTS = ("machine", "kernel", "glibc", "cpu", "cpus", "memory_kib")
+MACHINE_FACTS = ("machine", "kernel", "glibc", "musl_version", "cpu", "cpus", "memory_kib")
 
 
 @dataclass(frozen=True)

@@ -236,8 +236,8 @@ def deploy_release(rig: Rig, model: Model, settings: Settings, progress: Progres
     bundle_source = BundleSource(BuildRequest(model, rig.board, progress), stages, samples=settings.samples)
     with temporary.folder() as work:
         folder = Path(work) / "bundle"
-        checked = preflight.before_deploy(bundle_source, folder, lambda: contextlib.nullcontext(rig))
-        bundle, runner = obtain_with_runner(bundle_source, folder, checked)
+        checks = preflight.before_deploy(bundle_source, folder, lambda: contextlib.nullcontext(rig))
+        bundle, runner = obtain_with_runner(bundle_source, folder, checks.subject, checks.triple)
         report = deploy_bundle(bundle, runner, rig, settings, stages, bundle_source.own_inputs)
         release = DeviceRelease.of_device(bundle.manifest, bundle.digest, runner, rig, settings.threads)
         yield Release(rig, replace(report, waited=rig.waited), release, bundle.folder, progress)

@@ -256,7 +256,7 @@ def run(request: RunRequest, device: ConnectedDevice, stages: Stages) -> RunRepo
     variant, samples, labels = _read_inputs(request, expected.manifest, device)
     if expected.manifest.states and samples.count > 1 and not request.is_sequence:
         stages.tell("each sample begins with a state of zeros; --stream runs them as the steps of a sequence")
-    runner = device_programs.runner(device.board, stages)
+    runner = device_programs.runner(device.triple, stages)
     with store.lock(owner):
         current = bench.current(store, device.name)
         manifest, digest = current.manifest, current.generation.digest

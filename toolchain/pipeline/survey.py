@@ -299,9 +299,11 @@ def _float16(job: _Job, network: str) -> Figures:
 
 def _deploy(job: _Job, network: str, board: Board | None = None) -> Figures:
     source = bundle_source(job.request, network, job.progress, board)
-    with device_programs.building_runner(source.request.board):
+    with job.connect() as connected:
+        triple = connected.triple
+    with device_programs.building_runner(triple):
         bundle = source.build(job.folder(network, "float16" if board else ""))
-        program = device_programs.runner(source.request.board, source.stages)
+        program = device_programs.runner(triple, source.stages)
     with job.connect() as connected:
         device = dataclasses.replace(connected, board=source.request.board)  # perhaps its type in half precision
         report = deploy_bundle(bundle, program, device, Settings(job.request.budget_s), source.stages)
@@ -376,9 +378,9 @@ def _install(job: _Job, network: str) -> Iterator[Installed]:
     """Install a network on the device for the time of a block, in which nobody else can deploy."""
     source, folder = bundle_source(job.request, network, job.progress), job.folder(network)
     bundle = bundles.load(folder) if (folder / bundles.MANIFEST).is_file() else source.build(folder)
-    program = device_programs.runner(source.request.board, source.stages)
     samples = verification.samples_of(bundle)
     with job.connect() as device:
+        program = device_programs.runner(device.triple, source.stages)
         release = DeviceRelease.of_bundle(bundle, program, device)
         with (
             device.store.lock(Owner.here("survey")),

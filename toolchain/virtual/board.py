@@ -22,7 +22,8 @@ USER = "board"
 class VirtualBoard:
     name: str  # in devices.toml and in the farm's ssh_config, such as `rpi4-1`
     board: str  # board type
-    kind: Literal["docker", "kernel"]  # a user land in a container, or a whole machine with its own kernel
+    # a user land in a container, with glibc or with musl, or a whole machine with its own kernel
+    kind: Literal["docker", "musl", "kernel"]
     port: int  # of its SSH server, on this machine's loopback address
     running: bool
     client: str  # fingerprint of the accepted client key

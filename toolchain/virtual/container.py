@@ -6,7 +6,7 @@ import contextlib
 import socket
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from toolchain import process
 from toolchain.board import Board
@@ -20,6 +20,7 @@ LABEL = "edge-toolchain.farm"  # on every container of a farm; its value is the 
 
 _FOLDER = f"{LABEL}.folder"
 _CLIENT = f"{LABEL}.client"
+_KIND = f"{LABEL}.kind"
 _PREFIX = "edge-"
 _SSH = "22/tcp"
 _LOOPBACK = "127.0.0.1"
@@ -49,10 +50,14 @@ def cpu_info_of(board: Board) -> Path:
 
 
 class DockerBoards:
-    """The boards of one farm that are containers; a label names the farm's folder."""
+    """The boards of one farm that are containers; a label names the farm's folder.
 
-    def __init__(self, folder: Path) -> None:
+    `musl` tells those whose C library is musl from the others.
+    """
+
+    def __init__(self, folder: Path, *, musl: bool = False) -> None:
         self._folder = folder
+        self._kind: Literal["docker", "musl"] = "musl" if musl else "docker"
         self._images: dict[str, str] = {}
         self._engine = connect()
 
@@ -61,12 +66,14 @@ class DockerBoards:
             label = f"{_FOLDER}={self._folder}"
             containers = self._engine.containers.list(all=True, ignore_removed=True, filters={"label": label})
         mine = [_board_of(container) for container in containers if LABEL in container.labels]
-        return tuple(sorted(mine, key=lambda device: device.order))
+        return tuple(sorted((each for each in mine if each.kind == self._kind), key=lambda device: device.order))
 
     def prepare(self, board: Board, tell: Tell) -> None:
         emulation.ensure(virtual_board.architecture(board), tell)
         with _engine_errors():
-            self._images[board.name] = image.ensure(self._engine, image.USER_LAND, board, tell).id
+            self._images[board.name] = image.ensure(
+                self._engine, image.USER_LAND, board, tell, musl=self._kind == "musl"
+            ).id
 
     def create(self, board: Board, login: Login, used_names: Collection[str]) -> VirtualBoard:
         refused: set[str] = set()  # a name that another process is just taking is refused before any list has it
@@ -74,7 +81,8 @@ class DockerBoards:
             with _engine_errors():
                 containers = self._engine.containers.list(all=True, ignore_removed=True)  # also those of other farms
             in_use = {container.name.removeprefix(_PREFIX) for container in containers}
-            name = virtual_board.next_name(board.name, {*used_names, *refused, *in_use})
+            prefix = f"{board.name}-musl" if self._kind == "musl" else board.name
+            name = virtual_board.next_name(prefix, {*used_names, *refused, *in_use})
             refused.add(name)
             with _engine_errors(f"a container for a {board.name} cannot be started"):
                 try:
@@ -97,7 +105,7 @@ class DockerBoards:
             self._images[board.name],
             name=f"{_PREFIX}{name}",
             hostname=name,
-            labels={LABEL: board.name, _FOLDER: str(self._folder), _CLIENT: login.fingerprint},
+            labels={LABEL: board.name, _FOLDER: str(self._folder), _CLIENT: login.fingerprint, _KIND: self._kind},
             environment={"BOARD_AUTHORIZED_KEY": login.public, "QEMU_CPU": virtual_board.cpu(board)},
             # Docker would choose a new port at each start, and the port stands in ssh_config.
             ports={_SSH: (_LOOPBACK, free_port())},
@@ -159,7 +167,7 @@ def _board_of(container: Any) -> VirtualBoard:
     return VirtualBoard(
         name=container.name.removeprefix(_PREFIX),
         board=container.labels[LABEL],
-        kind="docker",
+        kind="musl" if container.labels.get(_KIND) == "musl" else "docker",
         port=int(bindings[_SSH][0]["HostPort"]),
         running=container.status == "running",
         client=container.labels.get(_CLIENT, ""),

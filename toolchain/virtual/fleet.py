@@ -9,7 +9,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,7 +37,12 @@ _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./+@:,=-]+")
 
 
 def up(
-    counts: Mapping[str, int], tell: Tell = lambda _message: None, *, kernel: bool = False, wait: float = _BANNER_S
+    counts: Mapping[str, int],
+    tell: Tell = lambda _message: None,
+    *,
+    kernel: bool = False,
+    musl: bool = False,
+    wait: float = _BANNER_S,
 ) -> tuple[VirtualBoard, ...]:
     """Start virtual boards until `counts[type]` of each type run; those that run stay.
 
@@ -45,6 +50,7 @@ def up(
         counts: How many boards of which type.
         tell: Called with a line about each step.
         kernel: Whole machines with a kernel of their own instead of containers.
+        musl: Containers with musl and busybox, as small systems have, instead of Debian.
         wait: Seconds until a board must answer.
 
     Returns:
@@ -58,11 +64,11 @@ def up(
     orders = [_order(name, count) for name, count in counts.items()]
     with _locked(tell) as folder:
         kinds = _kinds(folder)
-        kind = kinds[1 if kernel else 0]
+        kind = kinds["kernel" if kernel else "musl" if musl else "docker"]
         for order in orders:
             kind.prepare(order.board, tell)
         login = _login(folder)
-        used_names = {device.name for each in kinds for device in each.boards()}
+        used_names = {device.name for each in kinds.values() for device in each.boards()}
         # Boards that a failed command left would not be in the SSH configuration, so no one could use them.
         with _undone_on_failure(kind):
             for order in orders:
@@ -83,7 +89,7 @@ def down(names: Collection[str] = (), tell: Tell = lambda _message: None) -> tup
     """
     with _locked(tell) as folder:
         kinds = _kinds(folder)
-        existing = {device.name: (kind, device) for kind in kinds for device in kind.boards()}
+        existing = {device.name: (kind, device) for kind in kinds.values() for device in kind.boards()}
         for name in names:
             if name not in existing:
                 raise InputError(
@@ -102,7 +108,7 @@ def down(names: Collection[str] = (), tell: Tell = lambda _message: None) -> tup
 
 def status() -> tuple[VirtualBoard, ...]:
     """List the virtual boards of this farm, running or not, or raise a DeviceError."""
-    return tuple(device for kind in _kinds(_folder()) for device in kind.boards())
+    return tuple(device for kind in _kinds(_folder()).values() for device in kind.boards())
 
 
 def parse_counts(text: str) -> dict[str, int]:
@@ -131,8 +137,8 @@ def _order(name: str, count: int) -> _Order:
     return _Order(board_type, count)
 
 
-def _kinds(folder: Path) -> Sequence[Kind]:
-    return (DockerBoards(folder), KernelBoards(folder))
+def _kinds(folder: Path) -> Mapping[str, Kind]:
+    return {"docker": DockerBoards(folder), "kernel": KernelBoards(folder), "musl": DockerBoards(folder, musl=True)}
 
 
 def _folder() -> Path:
@@ -194,9 +200,9 @@ def _login(folder: Path) -> Login:
     return Login(public.decode(), files.sha256_bytes(public)[:16])
 
 
-def _write(folder: Path, kinds: Sequence[Kind]) -> None:
+def _write(folder: Path, kinds: Mapping[str, Kind]) -> None:
     """Write the SSH configuration and device list of the running boards; without any boards, remove the folder."""
-    existing = [(kind, device) for kind in kinds for device in kind.boards()]
+    existing = [(kind, device) for kind in kinds.values() for device in kind.boards()]
     if not existing:
         shutil.rmtree(folder)
         return

@@ -27,14 +27,14 @@ USER_LAND, MACHINE = Path("docker/board/Dockerfile"), Path("docker/board/kernel/
 _ARCHITECTURE, _PACKAGES = "ARCHITECTURE", "PACKAGES"
 
 
-def ensure(engine: Any, dockerfile: Path, board: Board, tell: Tell) -> Any:
+def ensure(engine: Any, dockerfile: Path, board: Board, tell: Tell, *, musl: bool = False) -> Any:
     """Return the image for a board type; it is built if it is missing or outdated.
 
     Raises:
         BuildError: It cannot be built.
         InputError: There is no virtual board of that type.
     """
-    recipe = recipe_for(dockerfile, board)
+    recipe = recipe_for(dockerfile, board, musl=musl)
     tag = f"edge-toolchain/{recipe.name}:latest"
     try:
         current = engine.images.get(tag)
@@ -64,11 +64,11 @@ def copy_out(image: Any, path: str, target: Path) -> None:
         discard(container)
 
 
-def recipe_for(dockerfile: Path, board: Board) -> Recipe:
+def recipe_for(dockerfile: Path, board: Board, *, musl: bool = False) -> Recipe:
     """Return the recipe of the image for a board type.
 
     A board with an accelerator has an image of its own, with packages that emulate the accelerator on the CPU: those of
-    the file `packages.KIND`, where KIND is the board's kind of target.
+    the file `packages.KIND`, where KIND is the board's kind of target. A board with musl has those of `packages.musl`.
 
     Raises:
         InputError: There are no virtual boards of that type.
@@ -79,9 +79,10 @@ def recipe_for(dockerfile: Path, board: Board) -> Recipe:
     arguments = {**recipe.arguments, _ARCHITECTURE: debian}
     labels = {**recipe.labels, "edge-toolchain.architecture": debian}
     copied = recipe.copied
-    packages = FOLDER / f"packages.{board.target.kind}"
+    kind = "musl" if musl else board.target.kind
+    packages = FOLDER / f"packages.{kind}"
     if packages.is_file():
-        name = f"{name}-{board.target.kind}"
+        name = f"{name}-{kind}"
         below = packages.relative_to(resources.ROOT)
         arguments[_PACKAGES] = below.as_posix()
         copied = (*copied, below)

@@ -22,6 +22,7 @@ def fault(values: dict[str, str | None], lines: tuple[str, ...] = ()) -> Toolcha
 def test_a_device_that_has_all():
     obstacles.check(probed(), ANOTHER)
     obstacles.check(probed({"android": "30", "libc": None}), ANOTHER)
+    obstacles.check(probed({"libc": "musl libc, /lib/ld-musl-aarch64.so.1, 1.2.5"}), ANOTHER)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +31,14 @@ def test_a_device_that_has_all():
         ({"lacks": "flock"}, 4, "lacks flock", "util-linux"),
         ({"executes": None, "executes_not": "Permission denied", "mount": "ext4 rw,noexec"}, 4, "noexec", "--root"),
         ({"executes": None, "executes_not": "Permission denied"}, 4, "runs no programs", "--root"),
-        ({"libc": "musl libc (aarch64)"}, 5, "musl", "glibc"),
+        ({"libc": "musl libc (aarch64)"}, 5, "has musl, but no /lib/ld-musl-aarch64.so.1", "loader"),
+        ({"libc": "musl libc, /lib/ld-musl-aarch64.so.1, 1.1.24"}, 5, "musl 1.1.24, and musl 1.2.3", "OpenWrt 22.03"),
+        (
+            {"machine": "armv7l", "bits": "32", "libc": "musl libc, /lib/ld-musl-arm.so.1, 1.2.5"},
+            5,
+            "no /lib/ld-musl-armhf.so.1",
+            "hard floats",
+        ),
         ({"libc": "glibc 2.17"}, 5, "glibc 2.17, and glibc 2.28", "newer glibc"),
         ({"libc": None}, 5, "its C library", "getconf"),
         ({"df": "/dev/root 30000000 29999000 1000 99% /"}, 4, "full", "--root"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -100,6 +101,7 @@ def test_unknown_or_newer_glibc_fits(tiny, program, facts, glibc):
         ({"machine": "riscv64"}, {}, "the device is riscv64", ""),
         ({"cpu_features": ("fpu",)}, {"cpu_features": ("avx2", "fma", "fpu")}, "not support avx2, fma$", "a CPU"),
         ({"glibc": "2.5"}, {}, "has glibc 2.5, but glibc 2", "by "),
+        ({"glibc": "", "musl": True}, {}, "runner is for glibc, but the device has musl", ""),
         ({"glibc": "2.36"}, {"glibc": "2.41"}, "but glibc 2.41 or newer is needed", "by the library"),
     ],
 )
@@ -109,6 +111,26 @@ def test_devices_that_do_not_fit(fitting, device, manifest, message, details):
         fit.check_fits(dataclasses.replace(bundle.manifest, **manifest), program, dataclasses.replace(facts, **device))
     assert details in caught.value.details
     assert caught.value.hint
+
+
+def test_a_program_for_musl_needs_a_device_with_musl(fitting):
+    _, program, facts = fitting
+    for_musl = dataclasses.replace(program, musl=True, glibc="")
+    fit.check_runs(for_musl, dataclasses.replace(facts, glibc="", musl=True))
+    with pytest.raises(VerificationError, match="runner is for musl, but the device has glibc"):
+        fit.check_runs(for_musl, facts)
+
+
+def test_a_library_that_musl_cannot_load(tiny, facts, tmp_path):
+    """Functions that glibc alone has come from code of other compilers; ours calls none."""
+    fit.check_library(tiny, dataclasses.replace(facts, musl=True))
+    source = "int __snprintf_chk(void); int f(void) { return __snprintf_chk(); }"
+    argv = ["c++", "-shared", "-fPIC", "-nostartfiles", "-x", "c", "-", "-o", tmp_path / "model.so"]
+    subprocess.run(argv, input=source, text=True, check=True)
+    foreign = dataclasses.replace(tiny, folder=tmp_path)
+    fit.check_library(foreign, facts)
+    with pytest.raises(VerificationError, match="musl has no __snprintf_chk"):
+        fit.check_library(foreign, dataclasses.replace(facts, musl=True))
 
 
 @pytest.mark.parametrize(

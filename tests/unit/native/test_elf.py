@@ -33,11 +33,23 @@ def test_minimum_glibc(libraries, name):
     assert elf.minimum_glibc(libraries / f"{name}.so") == SOURCES[name][1]
 
 
+def test_what_musl_lacks(libraries, tmp_path):
+    assert [elf.foreign_to_musl(libraries / f"{name}.so") for name in SOURCES] == [[]] * len(SOURCES)
+    names = ("__tls_get_addr", "_dl_find_object")
+    source = "".join(f"int {name}(void); int f{name}(void) {{ return {name}(); }}\n" for name in names)
+    argv = ["c++", "-shared", "-fPIC", "-nostartfiles", "-x", "c", "-", "-o", tmp_path / "foreign.so"]
+    subprocess.run(argv, input=source, text=True, check=True)
+    assert "_dl_find_object" in elf.foreign_to_musl(tmp_path / "foreign.so")
+    assert any(name.startswith("ld-linux") for name in elf.foreign_to_musl(tmp_path / "foreign.so"))
+
+
 @pytest.mark.parametrize("content", [b"", b"text", b"\x7fELF", b"\x7fELF" + b"\xff" * 60, b"!<arch>\n"])
 def test_not_an_elf_file(tmp_path, content):
     (tmp_path / "model.so").write_bytes(content)
     with pytest.raises(BuildError, match=r"model\.so is not a readable ELF file"):
         elf.minimum_glibc(tmp_path / "model.so")
+    with pytest.raises(BuildError, match=r"model\.so is not a readable ELF file"):
+        elf.foreign_to_musl(tmp_path / "model.so")
 
 
 def test_no_file(tmp_path):

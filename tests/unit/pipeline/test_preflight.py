@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import platform
 import resource
 import subprocess
 
@@ -12,7 +13,7 @@ import pytest
 
 from tests.support import bundles, nets
 from tests.support.parts import require
-from toolchain import board
+from toolchain import architecture, board
 from toolchain.compile.request import BuildRequest
 from toolchain.device.connected import ConnectedDevice, explain_host
 from toolchain.device.lock import Owner
@@ -44,6 +45,9 @@ def connect(device):
     return lambda: contextlib.nullcontext(device)
 
 
+MUSL = {"musl": True, "musl_loaders": (architecture.of_machine(platform.machine()).musl_loader,)}
+
+
 def job_of(path, kind):
     return BundleSource(BuildRequest(Model(str(path), {}, inputs.Source()), kind))
 
@@ -61,7 +65,8 @@ def test_this_machine_is_what_its_board_file_says(native, facts):
         ({"machine": "armv7l"}, r"board local is for .*, and the device is armv7l", "--board"),
         ({"machine": "riscv64"}, r"board local is for .*, and the device is riscv64", "supported: aarch64, armv7l, x"),
         ({"glibc": "2.27"}, r"has glibc 2\.27, and glibc 2\.28 or newer", "newer glibc"),
-        ({"glibc": "", "musl": True}, "has musl, and glibc", "newer glibc"),
+        ({"glibc": "", "musl": True, "musl_loaders": ()}, r"has musl, but no /lib/ld-musl-", "loader"),
+        ({"glibc": "", **MUSL, "musl_version": "1.1.24"}, r"has musl 1\.1\.24, and musl 1\.2\.3", "newer system"),
     ],
 )
 def test_another_device_than_the_board_file_says(native, facts, changed, message, hint):
@@ -80,6 +85,10 @@ def test_a_cpu_without_a_feature(native, facts):
     kind = dataclasses.replace(native, cpu_features=("fpu", "warp_drive"))
     with pytest.raises(VerificationError, match="CPU has no warp_drive"):
         preflight.check_board(kind, dataclasses.replace(facts, cpu_features=("fpu",)))
+
+
+def test_a_device_with_musl(native, facts):
+    preflight.check_board(native, dataclasses.replace(facts, glibc="", **MUSL))
 
 
 def test_a_c_library_that_says_nothing_is_left_to_the_deploy(native, facts):
@@ -108,12 +117,20 @@ def small(tmp_path):
 
 def test_what_a_build_needs_is_there(native, small, connect):
     ready = preflight.before_build(job_of(small, native), connect)
-    assert isinstance(ready, Loaded)
-    assert list(ready.arrays) == ["x"]
+    assert isinstance(ready.subject, Loaded)
+    assert list(ready.subject.arrays) == ["x"]
+    assert ready.triple == native.triple
+
+
+def test_the_programs_of_a_device_with_musl(native, small, connect, monkeypatch):
+    plain = Store.facts
+    monkeypatch.setattr(Store, "facts", lambda self: dataclasses.replace(plain(self), glibc="", **MUSL))
+    ready = preflight.before_build(job_of(small, native), connect)
+    assert ready.triple == architecture.of_machine(native.machine).musl
 
 
 def test_a_bundle_is_opened_once(native, tiny, connect, tmp_path):
-    assert preflight.before_deploy(job_of(tiny.folder, native), tmp_path / "out", connect) == tiny
+    assert preflight.before_deploy(job_of(tiny.folder, native), tmp_path / "out", connect).subject == tiny
 
 
 def test_a_busy_device_and_a_missing_file_are_told_together(native, small, connect, device, tmp_path):

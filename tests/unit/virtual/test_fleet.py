@@ -75,7 +75,7 @@ def folder(tmp_path, monkeypatch):
 @pytest.fixture
 def paper(folder, monkeypatch):
     kind = Paper()
-    monkeypatch.setattr(fleet, "_kinds", lambda _folder: (kind, Paper()))
+    monkeypatch.setattr(fleet, "_kinds", lambda _folder: {"docker": kind, "kernel": Paper(), "musl": Paper()})
     monkeypatch.setattr(fleet, "_has_banner", lambda _port: True)
     return kind
 
@@ -177,6 +177,15 @@ def test_boards_share_an_image_unless_they_compute_on_something_else(dockerfile,
     assert plain.arguments["PACKAGES"] == "docker/board/packages"
     assert other.arguments == plain.arguments | {"PACKAGES": "docker/board/packages.opencl"}
     assert set(other.copied) - set(plain.copied) == {images.FOLDER.relative_to(ROOT) / "packages.opencl"}
+
+
+def test_boards_with_musl_have_an_image_of_their_own():
+    plain = images.recipe_for(images.USER_LAND, board.load("rpi4"))
+    for name in ("rpi4", "rk3399"):  # which has no OpenCL then
+        small = images.recipe_for(images.USER_LAND, board.load(name), musl=True)
+        assert small.name == "board-arm64-musl"
+        assert small.arguments == plain.arguments | {"PACKAGES": "docker/board/packages.musl"}
+        assert set(small.copied) - set(plain.copied) == {images.FOLDER.relative_to(ROOT) / "packages.musl"}
 
 
 def test_more_packages_change_the_images_that_have_them(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ from toolchain import architecture
 from toolchain.device.probe import cores, hardware_tables, script
 from toolchain.device.probe.answer import MAX_OUTPUT, Answer, number
 from toolchain.device.probe.cores import Cluster
-from toolchain.device.probe.facts import MOST_KIB, Libc, c_library, free_kib, kernel_machine
+from toolchain.device.probe.facts import MOST_KIB, Libc, c_library, free_kib, kernel_machine, musl_loaders
 from toolchain.errors import DeviceError
 from toolchain.shell import Shell
 
@@ -119,6 +119,7 @@ class DeviceProbe:
     flags: frozenset[str] = field(default=frozenset(), repr=False)
     decoders: tuple[str, ...] = ()  # libraries that decode files of pictures
     compatible: tuple[str, ...] = ()  # names of the board and of its chip in the device tree; none without one
+    musl_loaders: tuple[str, ...] = ()  # the files that start programs for musl
 
     @property
     def usable_cpus(self) -> int:
@@ -191,6 +192,7 @@ def read(answer: Answer, name: str, *, seconds: float = 0.0) -> DeviceProbe:
         libc=libc,
         libc_version=version,
         loaders=answer.texts("loader"),
+        musl_loaders=musl_loaders(answer),
         clusters=clusters,
         cpus=answer.number("cpus", 1 << 16) or sum(cluster.count for cluster in clusters) or 1,
         allowed=answer.text("allowed"),

@@ -6,13 +6,17 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from toolchain.architecture import user_machine
+from toolchain.architecture import program_triple, user_machine
 from toolchain.device.probe.answer import Answer, number
 from toolchain.errors import DeviceError
 
 MOST_KIB = 1 << 44
 _MOST_CPUS = 1 << 16
 _GLIBC = re.compile(r"(?i)\b(?:glibc|gnu libc\)) +([0-9]{1,3}(?:\.[0-9]{1,3}){1,2})(?![0-9.])")
+# The line of `ldd`, or ours about a loader.
+_MUSL = re.compile(
+    r"musl libc(?:, (?P<loader>/lib/ld-musl-[\w.-]+))?(?:, (?P<version>[0-9]{1,3}(?:\.[0-9]{1,3}){1,2}))?"
+)
 _RELEASE = re.compile(r"(?:^ldd .*|stable release version )([0-9]{1,3}\.[0-9]{1,3})\.?$")
 
 Libc = Literal["glibc", "musl", "bionic", ""]
@@ -32,6 +36,8 @@ class DeviceFacts:
         memory_kib: Main memory.
         free_kib: Free space in the file system of the store.
         musl: Whether its C library is musl.
+        musl_version: Version of it; empty if unknown.
+        musl_loaders: The files that start programs for musl.
         signed_only: Whether it accepts signed releases only; see `trust`.
         lacks: Programs that the store needs and the device lacks.
     """
@@ -47,6 +53,12 @@ class DeviceFacts:
     lacks: tuple[str, ...]
     musl: bool = False
     signed_only: bool = False
+    musl_version: str = ""
+    musl_loaders: tuple[str, ...] = ()
+
+    def program_triple(self, triple: str) -> str:
+        """Return the triple of our programs for the device, whose board type has a triple."""
+        return program_triple(triple, musl=self.musl)
 
 
 def read_facts(answer: Answer, name: str) -> DeviceFacts:
@@ -71,6 +83,8 @@ def read_facts(answer: Answer, name: str) -> DeviceFacts:
         lacks=answer.texts("lacks"),
         musl=libc == "musl",
         signed_only=answer.has("signed_only"),
+        musl_version=version if libc == "musl" else "",
+        musl_loaders=musl_loaders(answer),
     )
 
 
@@ -98,8 +112,18 @@ def c_library(answer: Answer) -> tuple[Libc, str]:
         if version := _GLIBC.search(text) or _RELEASE.search(text):
             return "glibc", version[1]
         if "musl" in text:
-            return "musl", ""
+            versions = [match["version"] for match in _musl(answer) if match["version"]]
+            return "musl", next(iter(versions), "")
     return "", ""
+
+
+def musl_loaders(answer: Answer) -> tuple[str, ...]:
+    """Return the files that start programs for musl."""
+    return tuple(match["loader"] for match in _musl(answer) if match["loader"])
+
+
+def _musl(answer: Answer) -> list[re.Match[str]]:
+    return [match for text in answer.texts("libc") if (match := _MUSL.match(text))]
 
 
 def free_kib(answer: Answer) -> int:

@@ -45,7 +45,7 @@ v=$(getconf GNU_LIBC_VERSION); s libc "$v"
     [ ! -x $i ] || { s libc "$($i | head -n 1)"; break; }
   done
 }
-for i in /lib/ld-musl-*; do [ ! -e $i ] || s libc "musl libc, $i"; done
+for i in /lib/ld-musl-*; do [ ! -e $i ] || s libc "musl libc, $i, $($i 2>&1 | sed -n "s/^Version //p")"; done
 s android "$(getprop ro.build.version.sdk)"
 """
 

@@ -102,7 +102,7 @@ def lock_sides(request: Request, purpose: str) -> Iterator[LockedSides]:
         with request.connect() as device:
             preflight.before_bench(request.board, device)
             request.resolve(local, device)  # before the runner, which may take minutes to build
-            program = device_programs.runner(request.board, Stages(request.progress))
+            program = device_programs.runner(device.triple, Stages(request.progress))
             with device.store.lock(Owner.here(purpose)):
                 # Again under the lock: a deploy that held it may have changed `current`, or removed a release.
                 yield LockedSides(request.resolve(local, device), device, program)

@@ -177,7 +177,7 @@ def _details(report: Report) -> list[tuple[str, str]]:
         ("received", f"{report.transfer.bytes_received} bytes"),
         ("machine", facts.machine),
         ("memory", f"{number(facts.memory_kib / 1024)} MiB"),
-        ("glibc", facts.glibc),
+        *([("musl", facts.musl_version)] if facts.musl else [("glibc", facts.glibc)]),
         ("sequences", f"none below {verified.floor} is taken, {verified.minimum} from now on" if verified else ""),
     ]
 

@@ -15,7 +15,7 @@ from toolchain.device.lock import Owner
 from toolchain.device.waiting import Patience
 from toolchain.devices import Device
 from toolchain.errors import DeviceError, InconclusiveError, RegressionError, ToolchainError
-from toolchain.native.programs import Program
+from toolchain.pipeline import device_programs
 from toolchain.pipeline.deploy import deploy_bundle
 from toolchain.pipeline.report import Report
 from toolchain.pipeline.rollout.threads import Outcome, Visit
@@ -29,7 +29,6 @@ class DeviceWork:
     """The work on the devices of a fleet."""
 
     bundle: Bundle
-    program: Program  # the runner of the board type
     board: Board
     devices: Mapping[str, Device]
     ssh: SshOptions
@@ -52,7 +51,8 @@ class DeviceWork:
             visit.report_release(before)
             try:
                 # No progress: the mixed lines of eight devices could not be read.
-                report = deploy_bundle(self.bundle, self.program, device, self.settings, Stages())
+                runner = device_programs.runner(device.triple, Stages())
+                report = deploy_bundle(self.bundle, runner, device, self.settings, Stages())
                 self._check_latency(report, device, before)
                 self._check_tail(report, device, before)
             except ToolchainError:

@@ -1,7 +1,7 @@
 // See tracker.h.
 #include "tracker.h"
 
-#include <sys/poll.h>
+#include <poll.h>
 #include <tvm/ffi/container/array.h>
 
 #include <algorithm>

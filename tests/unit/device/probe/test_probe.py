@@ -46,6 +46,8 @@ def test_programs_may_have_fewer_bits_than_the_kernel(kernel, bits, machine):
         ("GNU C Library (Buildroot) stable release version 2.38.", ("glibc", "2.38")),
         ("musl libc (aarch64)", ("musl", "")),
         ("musl libc, /lib/ld-musl-armhf.so.1", ("musl", "")),
+        ("musl libc, /lib/ld-musl-armhf.so.1, 1.2.5", ("musl", "1.2.5")),
+        ("musl libc, /lib/ld-musl-armhf.so.1, ", ("musl", "")),
         ("ldd: not found", ("", "")),
         ("glibc 2." + "9" * 40, ("", "")),
     ],
