@@ -16,7 +16,7 @@ RUN /build/install/apt.sh ca-certificates g++ make python3 python3-venv \
  && /build/install/compile.sh /usr/lib/python3.11 /opt/edge-toolchain/lib \
  && /build/install/clean.sh
 
-COPY Dockerfile LICENSE README.md pyproject.toml requirements.lock /build/toolchain/
+COPY Dockerfile LICENSE README.md hatch_build.py pyproject.toml requirements.lock /build/toolchain/
 COPY boards/ /build/toolchain/boards/
 COPY docker/base.sh docker/builders.yaml docker/compose.yaml /build/toolchain/docker/
 COPY docker/board/ /build/toolchain/docker/board/

@@ -136,8 +136,8 @@ format: $(READY) ## Format the code
 lock: ## Renew requirements.lock from pyproject.toml (needs uv)
 	@uv pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11 --extra dev pyproject.toml -o requirements.lock
 
-wheel: $(READY) ## Build the wheel and the source distribution into dist/
-	@$(VENV)/bin/python -m hatchling build
+wheel: $(READY) ## Build the wheel, with device programs, and the sdist into dist/
+	@TOOLCHAIN_WHEEL_PROGRAMS=all $(VENV)/bin/python -m hatchling build
 
 clean: ## Remove what was built; .venv and the cache stay
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -11,6 +11,8 @@ PACKAGE = Path(__file__).resolve().parent  # the package itself, which the image
 
 DATA = "_data"  # in an installed package: the files that lie beside it in a checkout; see pyproject.toml
 
+PROGRAMS = "programs"  # in `_data`: the device programs that `make wheel` puts there
+
 _INSTALLED = (PACKAGE / DATA).is_dir()
 
 # the folder of `boards`, `docker`, `docs`, the Dockerfile and the files that it copies, except the package

@@ -57,6 +57,7 @@ COPIED = (
     "boards",
     "docker",
     "docs",
+    "hatch_build.py",
     "pyproject.toml",
     "requirements.lock",
     "toolchain",

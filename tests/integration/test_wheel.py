@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
+import platform
 import subprocess
 import sys
 import sysconfig
@@ -12,12 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import userlands
 from tests.support.paths import ROOT
 from tests.support.wheels import wheel_of
-from toolchain import __version__, board, files
+from toolchain import __version__, architecture, board, files
 from toolchain.backends import backend_of
 from toolchain.compile.applicable_records import shipped_records
 from toolchain.containers import recipe as recipes
+from toolchain.native import programs
 
 # Where the installed package says that its things are; run outside the checkout.
 LOOKS = """
@@ -53,8 +57,11 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory):
-    """An environment with the wheel, whose dependencies are those of this environment."""
-    folder = tmp_path_factory.mktemp("installed")
+    return venv_with(wheel, tmp_path_factory.mktemp("installed"))
+
+
+def venv_with(wheel, folder):
+    """Make an environment with a wheel, whose dependencies are those of this environment; return its programs."""
     run(sys.executable, "-m", "venv", "--without-pip", folder / "venv")
     pip = [sys.executable, "-m", "pip", "--python", folder / "venv/bin/python", "--disable-pip-version-check"]
     run(*pip, "install", "--quiet", "--no-index", "--no-deps", wheel)
@@ -128,6 +135,53 @@ def test_the_same_wheel_from_less_than_a_checkout(wheel, tmp_path, source):
         tree.mkdir()
         run("tar", "--extract", "--strip-components=1", "--file", path, "--directory", tree)
     assert contents(wheel_of(tree, tmp_path)) == contents(wheel)
+
+
+# --- with device programs ------------------------------------------------------------------------------------------
+
+OWN = architecture.of_machine(platform.machine()).triple
+
+
+@pytest.fixture(scope="module")
+def full_wheel(tmp_path_factory):
+    """The wheel of `make wheel`, with the programs for this machine alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TOOLCHAIN_WHEEL_PROGRAMS", OWN)
+        return wheel_of(ROOT, tmp_path_factory.mktemp("full"))
+
+
+def test_deploy_without_a_compiler(full_wheel, tmp_path):
+    """The first deploy after `pip install`, with an empty cache: nothing but Python and a shell's tools is there."""
+    bin_folder = venv_with(full_wheel, tmp_path / "installed")
+    tools = userlands.busybox(tmp_path / "tools")
+    assert not [name for name in ("cc", "c++", "g++", "clang", "make", "cmake") if (tools / name).exists()]
+    variables = {"HOME": str(tmp_path), "PATH": str(tools), "TOOLCHAIN_CACHE": str(tmp_path / "cache")}
+    report, bundle = tmp_path / "report.json", tmp_path / "bundle"
+    words = ["deploy", "mlp", "--board", "local", "--budget", "0.1", "--json", report, "--output", bundle]
+    run(bin_folder / "toolchain", *words, cwd=tmp_path, **variables)
+    assert json.loads(report.read_text())["outputs"]["ok"]
+    assert json.loads((bundle / "manifest.json").read_text())["compiler"]["compiler"].startswith("zig ")
+    kept = sorted(path.name for path in (tmp_path / "cache" / "device").iterdir())
+    assert [name.rpartition("-")[0] for name in kept] == [f"runner-{OWN}"]  # no objects: nothing was compiled
+
+
+def test_its_programs_are_those_of_this_checkout(full_wheel, program):
+    with zipfile.ZipFile(full_wheel) as archive:
+        packed = json.loads(archive.read("toolchain/_data/programs/manifest.json"))["programs"]
+        for name, entry in packed.items():
+            inside = archive.getinfo(f"toolchain/_data/programs/{name}/{name.partition('-')[0]}")
+            assert files.sha256_bytes(archive.read(inside)) == entry["sha256"]
+    assert packed[f"runner-{OWN}"]["sha256"] == program.sha256
+    assert {entry["built_from"]["ziglang"] for entry in packed.values()} == {importlib.metadata.version("ziglang")}
+
+
+@pytest.mark.nightly  # all programs are compiled a second time
+@pytest.mark.parametrize("triple", architecture.PROGRAM_TRIPLES)
+def test_a_rebuild_gives_the_same_programs(triple, tmp_path, monkeypatch):
+    machine = architecture.of_programs(triple).machine
+    first = [programs.build(name, triple, machine).sha256 for name in programs.PROGRAMS]
+    monkeypatch.setenv("TOOLCHAIN_CACHE", str(tmp_path / "another, longer cache"))
+    assert [programs.build(name, triple, machine).sha256 for name in programs.PROGRAMS] == first
 
 
 def contents(wheel: Path) -> dict[str, int]:

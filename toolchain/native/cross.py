@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import os
 import platform
 import shutil
@@ -13,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from toolchain import process
-from toolchain.architecture import MACHINES, is_android
+from toolchain import files, process, resources, temporary
+from toolchain.architecture import MACHINES, TRIPLES, is_android
 from toolchain.board import Board
 from toolchain.containers import images
 from toolchain.errors import BuildError, EngineError, InputError
@@ -42,7 +43,8 @@ class Cross(Protocol):
     def triple(self) -> str: ...
 
     @property
-    def compiler(self) -> str: ...
+    def command(self) -> tuple[str, ...]:
+        """The compiler driver, and its first arguments."""
 
     def run(self, argv: Argv, *, writable: Sequence[Path] = (), timeout: float = 600.0) -> process.Result:
         """Run a build command beside the compiler; paths are the same as on this machine.
@@ -71,7 +73,7 @@ class Cross(Protocol):
 
 @dataclass(frozen=True)
 class HostCross:
-    """A compiler of this machine."""
+    """A compiler of this machine; where none is installed for a GNU triple, the one of our device programs: zig."""
 
     triple: str
     driver: str = ""  # by default `c++` for this machine's triple, `<triple>-g++` for any other
@@ -85,9 +87,21 @@ class HostCross:
         own = MACHINES.get(platform.machine())
         return "c++" if own and self.triple == own.triple else gnu_driver(self.triple)
 
+    @property
+    def command(self) -> tuple[str, ...]:
+        target = TRIPLES.get(self.triple)
+        if self.driver or target is None or shutil.which(self.compiler):
+            return (self.compiler,)
+        # Without what zig has from its own library, whose debugging information names the folder of the cache.
+        return (str(_zig()), "cc", "-target", target.zig_target, f"-mcpu={target.zig_cpu}", "-Wl,--strip-debug")
+
     def run(self, argv: Argv, *, writable: Sequence[Path] = (), timeout: float = 600.0) -> process.Result:
         del writable  # on this machine it may write anywhere
-        return process.run(argv, timeout=timeout)
+        if os.fspath(argv[0]) != str(_zig()):
+            return process.run(argv, timeout=timeout)
+        with temporary.folder() as work:  # what zig keeps of a single link would fill the cache
+            env = {"ZIG_GLOBAL_CACHE_DIR": str(files.cache_root() / "zig"), "ZIG_LOCAL_CACHE_DIR": str(work)}
+            return process.run(argv, env=env, timeout=timeout)
 
     def link(self, output: Path, objects: Sequence[Path]) -> None:
         _link(self, output, objects)
@@ -130,6 +144,10 @@ class ContainerCross:
             return driver
         return gnu_driver(self.triple)
 
+    @property
+    def command(self) -> tuple[str, ...]:
+        return (self.compiler,)
+
     def run(self, argv: Argv, *, writable: Sequence[Path] = (), timeout: float = 600.0) -> process.Result:
         """Run a build command in a container that sees the given folders and those of files in the command."""
         command = [os.fspath(argument) for argument in argv]
@@ -147,7 +165,7 @@ class ContainerCross:
             return []
         links = [(output.resolve(), [path.resolve() for path in objects]) for output, objects in pairs]
         try:
-            linker = Linker(self.compiler, self.triple)
+            linker = Linker(self.command, self.triple)
         except BuildError as fault:
             return [fault] * len(pairs)
         with tempfile.TemporaryDirectory(prefix=".link-", dir=links[0][0].parent) as name:
@@ -177,7 +195,8 @@ class ContainerCross:
         try:
             yield
         except EngineError as fault:
-            compiler = HostCross(self.triple, self.driver).compiler
+            on_host = HostCross(self.triple, self.driver)
+            compiler = on_host.command[0]
             installation = "" if shutil.which(compiler) else process.installing(compiler)
             alternative = f"{installation} and use --toolchain host" if installation else "use --toolchain host"
             hint = fault.hint if alternative in fault.hint else f"{fault.hint}; or {alternative}"
@@ -201,10 +220,16 @@ def choose(board: Board, where: str = "") -> Cross:
 
 
 def _version_line(cross: Cross) -> str:
-    lines = cross.run([cross.compiler, "--version"], timeout=60.0).stdout.splitlines()
+    driver = cross.command[0]
+    is_zig = driver == str(_zig())
+    lines = cross.run([driver, *(["cc"] if is_zig else []), "--version"], timeout=60.0).stdout.splitlines()
     if not lines:
-        raise BuildError(f"{cross.compiler} does not print its version")
-    return lines[0]
+        raise BuildError(f"{driver} does not print its version")
+    return f"zig {importlib.metadata.version('ziglang')}, {lines[0]}" if is_zig else lines[0]
+
+
+def _zig() -> Path:
+    return resources.package_folder("ziglang") / "zig"
 
 
 def _link(cross: Cross, output: Path, objects: Sequence[Path]) -> None:
@@ -215,7 +240,7 @@ def _link(cross: Cross, output: Path, objects: Sequence[Path]) -> None:
 @contextlib.contextmanager
 def _stubs(cross: Cross, parent: Path) -> Iterator[tuple[Linker, Path]]:
     """Yield the linker, and the folder with stubs of the libraries that it lacks, if any."""
-    linker = Linker(cross.compiler, cross.triple)
+    linker = Linker(cross.command, cross.triple)
     if not linker.needs_stubs:
         yield linker, parent
         return

@@ -35,16 +35,16 @@ def gnu_driver(triple: str) -> str:
 class Linker:
     """A compiler driver that links libraries for a triple."""
 
-    compiler: str
+    command: tuple[str, ...]  # the driver, and its first arguments
     triple: str
 
     @property
     def needs_stubs(self) -> bool:
         """Whether it lacks Android's libraries, which an NDK has."""
-        return is_android(self.triple) and self.compiler == gnu_driver(self.triple)
+        return is_android(self.triple) and self.command == (gnu_driver(self.triple),)
 
     def link_command(self, output: Path, objects: Sequence[Path], stubs: Path) -> list[str | Path]:
-        argv: list[str | Path] = [self.compiler, "-shared", "-fPIC", "-o", output, *objects]
+        argv: list[str | Path] = [*self.command, "-shared", "-fPIC", "-o", output, *objects]
         argv += [*_REPRODUCIBLE, _SELF_CONTAINED]
         if is_android(self.triple):
             argv += [*ANDROID_PAGES, f"-Wl,-soname,{output.name}"]
@@ -58,7 +58,7 @@ class Linker:
 
         A GNU linker then writes these names into its output, and no symbol versions of glibc.
         """
-        argv: list[str | Path] = [self.compiler, "-shared", "-nostdlib", "-x", "c", stubs / EMPTY]
+        argv: list[str | Path] = [*self.command, "-shared", "-nostdlib", "-x", "c", stubs / EMPTY]
         libraries = [f"lib{name}.so" for name in _ANDROID_LIBRARIES]
         return [[*argv, "-o", stubs / name, f"-Wl,-soname,{name}"] for name in libraries]
 

@@ -26,7 +26,7 @@ import toolchain
 from toolchain import files, locks, process, resources
 from toolchain.architecture import PROGRAM_TRIPLES, TRIPLES, is_android, is_musl
 from toolchain.errors import BuildError
-from toolchain.native import elf
+from toolchain.native import elf, prebuilt
 from toolchain.native.cross import NDK_VARIABLE, HostCross
 from toolchain.native.linker import ANDROID_PAGES
 from toolchain.progress import Step
@@ -212,6 +212,10 @@ class _CacheEntry:
     triple: str
     key: str  # digest of everything that determines the program
 
+    @classmethod
+    def of(cls, name: str, triple: str, compiler: Compiler) -> _CacheEntry:
+        return cls(name, triple, _origin(compiler).key[:16])
+
     @property
     def root(self) -> Path:
         return files.cache_root() / "device"
@@ -238,17 +242,36 @@ def build(name: str, triple: str, machine: str, tell: Tell | None = None) -> Pro
 
     Raises:
         BuildError: It cannot be built for this triple, or the compiler refuses the sources.
+        VerificationError: The installed package brings it, and it is not the one that was packed.
     """
     compiler = _compiler(triple)
-    entry = _CacheEntry(name, triple, _cache_key(compiler)[:16])
+    entry = _CacheEntry.of(name, triple, compiler)
     program = _load(entry, machine)
     if program is None:
         with _builder_lock(entry, tell):
-            if (program := _load(entry, machine)) is None:
+            program = _load(entry, machine) or _take_prebuilt(compiler, entry, machine, tell)
+            if program is None:
                 if tell:
                     tell(f"building {_title(name)} for {triple} (once; it takes up to some minutes)")
                 program = _build_into(compiler, entry, machine, tell)
     return program
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a program is built from."""
+
+    key: str  # digest of everything that determines it
+    parts: Mapping[str, str]  # the digest of our sources, and the packages with their versions
+
+
+def origin(triple: str) -> Origin:
+    """Return what the programs for a triple are built from here.
+
+    Raises:
+        BuildError: As `check`.
+    """
+    return _origin(_compiler(triple))
 
 
 @contextlib.contextmanager
@@ -261,7 +284,7 @@ def building(name: str, triple: str, machine: str) -> Iterator[None]:
     Raises:
         BuildError: It cannot be built for this triple.
     """
-    if _load(_CacheEntry(name, triple, _cache_key(_compiler(triple))[:16]), machine):
+    if _load(_CacheEntry.of(name, triple, _compiler(triple)), machine):
         yield
         return
     argv = [sys.executable, "-P", "-c", _BUILD, name, triple, machine]
@@ -345,12 +368,13 @@ def _ndk(triple: str) -> Compiler:
     return Compiler((driver,), (), ("-static-libstdc++", *ANDROID_PAGES), (*packages, version, target))
 
 
-def _cache_key(compiler: Compiler) -> str:
-    """Return a digest of everything that determines the output: our sources, the packages and the flags."""
+def _origin(compiler: Compiler) -> Origin:
     paths = sorted(path for path in _SOURCES.rglob("*") if path.is_file() and path.suffix in _SUFFIXES)
     sources = {str(path.relative_to(_SOURCES)): files.sha256_file(path) for path in paths}
     flags = [compiler.flags, compiler.link_flags, compiler.identity, compiler.target]
-    return files.sha256_bytes(files.canonical_json([sources, flags, versions()]))
+    key = files.sha256_bytes(files.canonical_json([sources, flags, versions()]))
+    packages = dict(zip(_PACKAGES, compiler.identity, strict=False))  # an NDK's versions follow
+    return Origin(key, {"sources": files.sha256_bytes(files.canonical_json(sources)), **packages})
 
 
 def _load(entry: _CacheEntry, machine: str) -> Program | None:
@@ -368,6 +392,20 @@ def _load(entry: _CacheEntry, machine: str) -> Program | None:
     return program if is_complete else None
 
 
+def _take_prebuilt(compiler: Compiler, entry: _CacheEntry, machine: str, tell: Tell | None) -> Program | None:
+    """Copy a program of the installed package into the cache; None if there is none for these sources."""
+    packed = prebuilt.find(entry.name, entry.triple)
+    expected = _origin(compiler)
+    if packed is None or not packed.is_for(expected.key, expected.parts, tell):
+        return None
+    entry.root.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".packed-", dir=entry.root) as work:
+        staged = Path(work) / "staged"
+        staged.mkdir()
+        packed.copy(staged / entry.name)
+        return _publish(staged, entry, machine)
+
+
 def _build_into(compiler: Compiler, entry: _CacheEntry, machine: str, tell: Tell | None) -> Program:
     """Build in a separate folder, then rename the result into the cache: concurrent builders do no harm."""
     with build_folder(entry.workspace) as work:
@@ -376,26 +414,32 @@ def _build_into(compiler: Compiler, entry: _CacheEntry, machine: str, tell: Tell
             shutil.rmtree(leftover, ignore_errors=True)
         with report_progress(entry.workspace, entry.name, tell):
             run_cmake(compiler, _SOURCES, entry.name, work, _definitions(entry.triple))
-        digests = {path.name: files.sha256_file(path) for path in staged.iterdir()}
-        (name,) = [name for name in digests if not name.endswith(".o")]  # the library comes with an object
-        record = {"name": name, "files": digests, "versions": versions()}
-        (staged / _RECORD).write_text(json.dumps(record, sort_keys=True) + "\n", encoding="utf-8")
-        os.sync()  # otherwise a power cut after the rename could leave a truncated program in the cache
-        try:
-            staged.replace(entry.folder)
-        except OSError:  # the folder exists: another builder's, which is as good, or a damaged one, which is replaced
-            if entry.folder.is_dir() and _load(entry, "") is None:
-                with contextlib.suppress(OSError):  # another builder replaced it first
-                    entry.folder.rename(work / "damaged")
-                    staged.replace(entry.folder)
-        program = _load(entry, machine)
-        if program is None:
-            raise BuildError(
-                f"the built {_title(entry.name)} cannot be moved to {entry.folder}",
-                hint="set TOOLCHAIN_CACHE to a folder of yours",
-            )
+        program = _publish(staged, entry, machine)
     if all(_load(_CacheEntry(name, entry.triple, entry.key), machine) for name in PROGRAMS):
         entry.workspace.remove()  # its objects would only serve the library, which is rarely built
+    return program
+
+
+def _publish(staged: Path, entry: _CacheEntry, machine: str) -> Program:
+    """Move the files of a program into the cache."""
+    digests = {path.name: files.sha256_file(path) for path in staged.iterdir()}
+    (name,) = [name for name in digests if not name.endswith(".o")]  # the library comes with an object
+    record = {"name": name, "files": digests, "versions": versions()}
+    (staged / _RECORD).write_text(json.dumps(record, sort_keys=True) + "\n", encoding="utf-8")
+    os.sync()  # otherwise a power cut after the rename could leave a truncated program in the cache
+    try:
+        staged.replace(entry.folder)
+    except OSError:  # the folder exists: another builder's, which is as good, or a damaged one, which is replaced
+        if entry.folder.is_dir() and _load(entry, "") is None:
+            with contextlib.suppress(OSError):  # another builder replaced it first
+                entry.folder.rename(staged.with_name("damaged"))
+                staged.replace(entry.folder)
+    program = _load(entry, machine)
+    if program is None:
+        raise BuildError(
+            f"the built {_title(entry.name)} cannot be moved to {entry.folder}",
+            hint="set TOOLCHAIN_CACHE to a folder of yours",
+        )
     return program
 
 

@@ -110,7 +110,7 @@ def _program(name: str, board: str = "") -> Check[str]:
 
 def _for_board(board: Board, *, by_adb: bool) -> list[Check[str]]:
     resolved, client = board.resolved(), os.environ.get(ADB_VARIABLE) or "adb"
-    checks = [_image(resolved) if resolved.toolchain == "container" else _program(_linker(resolved), board.name)]
+    checks = [_image(resolved) if resolved.toolchain == "container" else _host_linker(resolved)]
     need = partial(_requirement, board=board.name)
     if is_android(resolved.triple):
         remedy = f"set {NDK_VARIABLE}: see {resources.manual('android')}"
@@ -131,19 +131,23 @@ def _trusted_keys() -> str:
     return str(keys) if keys.is_file() else ""
 
 
-def _linker(board: Board) -> str:
-    return HostCross(board.triple, board.compiler).compiler
+def _host_linker(board: Board) -> Check[str]:
+    """Look for the compiler of this machine that links a board's libraries, or what takes its place."""
+    linker = HostCross(board.triple, board.compiler)
+    remedy = process.installing(linker.compiler) or f"install {linker.compiler}"
+    return _requirement(linker.compiler, lambda: shutil.which(linker.command[0]), remedy, board.name)
 
 
 def _image(board: Board) -> Check[str]:
     """Look for the image that links a board's libraries, or a compiler of this machine instead."""
-    compiler = _linker(board)
+    linker = HostCross(board.triple, board.compiler)
+    compiler = linker.compiler
 
     def probe() -> str:
         try:
             return images.identity(board.image)
         except BuildError as fault:
-            if program := shutil.which(compiler):
+            if program := shutil.which(linker.command[0]):
                 return f"{program}, with --toolchain host"
             package = process.installing(compiler)
             ways = [package and f"{package} for --toolchain host", fault.hint]

@@ -12,7 +12,8 @@ from elftools.elf.elffile import ELFFile
 
 from tests.support.parts import require
 from tests.support.paths import ROOT
-from toolchain import board
+from toolchain import board, files
+from toolchain.architecture import GLIBC
 from toolchain.errors import BuildError, InputError
 from toolchain.native import cross, elf
 from toolchain.native.cross import ContainerCross, HostCross
@@ -81,6 +82,23 @@ def test_missing_compiler(use):
 )
 def test_which_compiler(triple, compiler):
     assert HostCross(triple).compiler == compiler
+
+
+def test_without_a_compiler_zig_links(tmp_path, objects, monkeypatch):
+    """As on a machine with nothing but Python; the cache and the folder leave no trace in the library."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert OWN.describe().compiler.startswith("zig ")
+    OWN.link(tmp_path / "model.so", objects)
+    assert ctypes.CDLL(str(tmp_path / "model.so")).f(ctypes.c_double(27.0)) == 6
+    assert elf.version_key(elf.minimum_glibc(tmp_path / "model.so") or "0") <= elf.version_key(GLIBC)
+    content = (tmp_path / "model.so").read_bytes()
+    assert not [folder for folder in (tmp_path, files.cache_root()) if str(folder).encode() in content]
+
+
+def test_a_compiler_that_a_board_file_names_is_not_replaced(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BuildError, match="pdp11-g"):
+        HostCross(OWN.triple, "pdp11-g++").describe()
 
 
 def test_description_is_the_compilers_own_first_line():

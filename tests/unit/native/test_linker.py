@@ -13,7 +13,7 @@ import pytest
 from toolchain.errors import BuildError
 from toolchain.native.linker import Batch, Linker
 
-OWN = Linker("c++", f"{platform.machine()}-linux-gnu")
+OWN = Linker(("c++",), f"{platform.machine()}-linux-gnu")
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_a_hanging_link_is_ended_alone(tmp_path, thing):
     driver.chmod(0o755)
     start = time.monotonic()
     pairs = [(tmp_path / name, [thing]) for name in ("slow.so", "a.so", "b.so")]
-    batch, _ = run(tmp_path, Linker(str(driver), OWN.triple), pairs, timeout=2.0)
+    batch, _ = run(tmp_path, Linker((str(driver),), OWN.triple), pairs, timeout=2.0)
     assert time.monotonic() - start < 60
     assert "exit code 137" in batch.outcome(0, "x", None).message
     assert [batch.outcome(number, "x", None) for number in (1, 2)] == [None, None]
@@ -69,7 +69,7 @@ def test_libraries_that_are_lacking_come_first(monkeypatch, tmp_path, thing):
     failing = tmp_path / "aarch64-linux-gnu-g++"
     failing.write_text("#!/bin/sh\nexit 1\n")
     failing.chmod(0o755)
-    missing = Linker(failing.name, "aarch64-linux-android24")
+    missing = Linker((failing.name,), "aarch64-linux-android24")
     assert missing.needs_stubs
     batch, code = run(tmp_path, missing, [(tmp_path / "a.so", [thing])])
     assert code != 0

@@ -123,10 +123,10 @@ def test_other_sources_are_other_programs(sources):
 
 @pytest.mark.parametrize("package", ["apache-tvm", "apache-tvm-ffi", "ziglang"])
 def test_other_packages_are_other_programs(monkeypatch, package):
-    first = programs._cache_key(programs._compiler(TRIPLE))
+    first = programs.origin(TRIPLE).key
     honest = programs.importlib.metadata.version
     monkeypatch.setattr(programs.importlib.metadata, "version", lambda name: "9.9" if name == package else honest(name))
-    assert programs._cache_key(programs._compiler(TRIPLE)) != first
+    assert programs.origin(TRIPLE).key != first
 
 
 @pytest.mark.usefixtures("cache", "sources")
