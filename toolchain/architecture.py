@@ -14,7 +14,7 @@ from toolchain.errors import InputError, did_you_mean
 
 GLIBC = "2.28"  # oldest supported version on a device
 MUSL = "1.2.3"  # the same, where the device has musl
-INTRINSICS = ("llvm.x86.", "llvm.aarch64.", "llvm.arm.")
+INTRINSICS = ("llvm.x86.", "llvm.aarch64.", "llvm.arm.", "llvm.riscv.")
 """How LLVM's names of the instructions of one family begin; code with such a name runs on no other."""
 
 _TRIPLE = re.compile(r"(?P<processor>\w+)(-\w+)?-linux(-gnu(eabi|eabihf)?|-android(eabi)?(?P<api>\d*))?")
@@ -26,11 +26,16 @@ class Isa(enum.Enum):
     """A family of instruction sets. Code for one of them matches on it, with `assert_never` for all others."""
 
     ARM = "Arm"
+    RISCV = "RISC-V"
     X86 = "x86"
 
 
 # The names that kernels have for machines of a family, also for unsupported ones.
-_FAMILIES = {Isa.ARM: re.compile(r"(arm|aarch).*"), Isa.X86: re.compile(r"x86_64|i[3-6]86|amd64")}
+_FAMILIES = {
+    Isa.ARM: re.compile(r"(arm|aarch).*"),
+    Isa.RISCV: re.compile(r"riscv(32|64)"),
+    Isa.X86: re.compile(r"x86_64|i[3-6]86|amd64"),
+}
 
 
 @dataclass(frozen=True)
@@ -62,10 +67,12 @@ class Architecture:
         machine_32: What it would print for the 32-bit programs that the same kernel runs; empty if it runs none.
         isa: Family of instruction sets.
         bits: Size of an address.
-        lanes: 32-bit floats in a vector register that every such CPU has.
+        lanes: 32-bit floats in a vector register that every such CPU has; without vectors, floats that code computes
+            together.
         triple: GNU triple, also the name of Debian's folder for its libraries.
         musl: Triple of device programs for systems with musl, also zig's name of that target.
         processors: First words of all triples for it.
+        abi: LLVM's name of the calling convention, where its default is another one.
         android: Triple for Android, without the API level; empty if Android is not supported.
         elf_machine: Name in <elf.h>.
         debian: Debian's name of the architecture.
@@ -92,6 +99,7 @@ class Architecture:
     qemu_user: str
     other_machines: tuple[str, ...] = ()
     machine_32: str = ""
+    abi: str = ""
     android: str = ""
     zig_mode: str = ""
     qemu: Qemu | None = None
@@ -155,6 +163,22 @@ ARMV7L = Architecture(
         system_cpus=("cortex-a15", "cortex-a7"),
     ),
 )
+RISCV64 = Architecture(
+    machine="riscv64",
+    isa=Isa.RISCV,
+    bits=64,
+    lanes=4,
+    triple="riscv64-linux-gnu",
+    musl="riscv64-linux-musl",
+    processors=frozenset({"riscv64"}),
+    abi="lp64d",
+    elf_machine="EM_RISCV",
+    debian="riscv64",
+    docker=("riscv64", ""),
+    zig_cpu="baseline_rv64",
+    label="riscv64",
+    qemu_user="qemu-riscv64",
+)
 X86_64 = Architecture(
     machine="x86_64",
     machine_32="i686",
@@ -172,7 +196,7 @@ X86_64 = Architecture(
     qemu_user="qemu-x86_64",
 )
 
-ARCHITECTURES = (AARCH64, ARMV7L, X86_64)
+ARCHITECTURES = (AARCH64, ARMV7L, RISCV64, X86_64)
 MACHINES = {row.machine: row for row in ARCHITECTURES}
 TRIPLES = {row.triple: row for row in ARCHITECTURES}
 """By their GNU triples, as this table has them; `of_triple` also finds the triples of other vendors and of Android."""

@@ -785,6 +785,6 @@ def test_the_library_is_built_once(tmp_path, monkeypatch):
 
 def test_a_machine_without_any_compiler_is_told(monkeypatch):
     monkeypatch.setattr(native.shutil, "which", lambda _: None)
-    monkeypatch.setattr(native.platform, "machine", lambda: "riscv64")
-    with pytest.raises(BuildError, match="no compiler for the VTA simulator on riscv64"):
+    monkeypatch.setattr(native.platform, "machine", lambda: "s390x")
+    with pytest.raises(BuildError, match="no compiler for the VTA simulator on s390x"):
         native.library()

@@ -119,14 +119,14 @@ def test_the_table_has_this_machine():
 @pytest.mark.parametrize(
     ("find", "name", "hint"),
     [
-        (architecture.of_machine, "riscv64", "supported: aarch64, armv7l, x86_64"),
-        (architecture.of_machine, "", "supported: aarch64, armv7l, x86_64"),
-        (architecture.of_machine, "armv6l", "did you mean armv7l? supported: aarch64, armv7l, x86_64"),
-        (architecture.of_debian, "riscv64", "supported: arm64, armhf, amd64"),
+        (architecture.of_machine, "s390x", "supported: aarch64, armv7l, riscv64, x86_64"),
+        (architecture.of_machine, "", "supported: aarch64, armv7l, riscv64, x86_64"),
+        (architecture.of_machine, "armv6l", "did you mean armv7l? supported: aarch64, armv7l, riscv64, x86_64"),
+        (architecture.of_debian, "s390x", "supported: arm64, armhf, riscv64, amd64"),
         (
             architecture.of_triple,
-            "riscv64-linux-gnu",
-            "supported: aarch64-linux-gnu, arm-linux-gnueabihf, x86_64-linux",
+            "s390x-linux-gnu",
+            "supported: aarch64-linux-gnu, arm-linux-gnueabihf, riscv64-linux-gnu, x86_64-linux",
         ),
         (architecture.of_triple, "i686-linux-gnu", "supported: "),
         (architecture.of_triple, "aarch64_be-linux-gnu", "supported: "),
@@ -157,8 +157,8 @@ def test_anything_else_is_an_error_that_lists_what_is_supported(find, name, hint
         ("armv7l", "32", "armv7l"),
         ("x86_64", "32", "i686"),
         ("i686", "32", "i686"),
-        ("riscv64", "32", "riscv64"),
-        ("riscv64", "64", "riscv64"),
+        ("s390x", "32", "s390x"),
+        ("s390x", "64", "s390x"),
     ],
 )
 def test_the_machine_of_a_devices_programs(machine, bits, expected):
@@ -173,8 +173,8 @@ def test_the_machine_of_a_devices_programs(machine, bits, expected):
         ("x86_64", "i686", True),
         ("amd64", "x86_64", True),
         ("x86_64", "aarch64", False),
-        ("riscv64", "riscv64", True),
-        ("riscv64", "riscv32", False),
+        ("s390x", "s390x", True),
+        ("s390x", "riscv32", False),
     ],
 )
 def test_kernels_that_run_programs_of_two_machines(first, second, same):

@@ -14,7 +14,7 @@ from toolchain import architecture, temporary
 from toolchain import board as boards
 from toolchain.adoption.obstacles import LEAST_ANDROID
 from toolchain.board import Board
-from toolchain.device.probe import DeviceProbe, cores
+from toolchain.device.probe import DeviceProbe, cores, hardware_tables
 from toolchain.device.probe.cores import CpuTarget
 from toolchain.errors import InputError, ToolchainError, VerificationError
 
@@ -153,11 +153,15 @@ def _has_cpu_name(board: Board, probed: DeviceProbe) -> bool:
     return any(cluster.name.startswith(board.cpu_names) for cluster in probed.clusters)
 
 
+def _has_levels(probed: DeviceProbe) -> bool:
+    return probed.machine in hardware_tables.cpus().levels
+
+
 def fits(board: Board, chosen: CpuTarget, probed: DeviceProbe) -> bool:
     """Whether a board type has the machine, triple, CPU and features of a device, and its name if it has names."""
     if has_names(board) and not is_named(board, probed):
         return False
-    if _has_cpu_name(board, probed):  # where `chosen` is a level of x86-64, which has no names of CPUs
+    if has_names(board) and _has_levels(probed):  # `chosen` is one of them, and has no name of a CPU
         return runs(board, probed)
     expected, features = set(chosen.mattr), set(board.target.mattr)
     return (
@@ -175,7 +179,7 @@ def _notes(board: Board, chosen: CpuTarget, probed: DeviceProbe) -> tuple[str, .
     if not chosen.has_name:
         cpu_id = ", ".join(filter(None, probed.clusters[0].part)) if probed.clusters else ""
         notes.append(f"its CPU is not known ({cpu_id or 'it names none'}): {chosen.mcpu} and its features are used")
-    if board.target.mcpu != chosen.mcpu and not _has_cpu_name(board, probed):
+    if board.target.mcpu != chosen.mcpu and not (is_named(board, probed) and _has_levels(probed)):
         notes.append(f"board {board.name} compiles for {board.target.mcpu}, and the device is a {chosen.mcpu}")
     if board.cpus and board.cpus != probed.usable_cpus:
         notes.append(f"kernels are scheduled for the {board.cores} CPUs of its board file; it has {probed.usable_cpus}")

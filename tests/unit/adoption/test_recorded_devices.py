@@ -37,6 +37,7 @@ EXISTING = {
     "rpi4": "rpi4",
     "rpi5": "rpi5",
     "ryzen-v1000": "ryzen-v1000",
+    "spacemit-k1": "spacemit-k1",
     "stm32mp25": "stm32mp25",
 }
 NEW = {"jetson-xavier": "carmel", "odroid-c4": "cortex-a55", "orion-o6": "cortex-a720"}
@@ -62,7 +63,8 @@ def probed(name: str, folder: Path) -> DeviceProbe:
     """Run the script of `board add` with the files of a device instead of this machine's."""
     write_files(name, folder)
     cpus = len(re.findall(r"(?m)^processor", (DEVICES / name / "cpuinfo").read_text()))
-    machine = "aarch64" if (folder / "proc" / "device-tree").exists() else "x86_64"
+    is_arm = (folder / "proc" / "device-tree").exists()
+    machine = "riscv64" if "isa\t" in (DEVICES / name / "cpuinfo").read_text() else "aarch64" if is_arm else "x86_64"
     (folder / "bin").mkdir()
     kernel = f"case $1 in -m) echo {machine} ;; -s) echo Linux ;; *) echo 6.12.0 ;; esac"
     for command, output in (("uname", kernel), ("nproc", f"echo {cpus}")):

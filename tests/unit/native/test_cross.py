@@ -76,7 +76,7 @@ def test_missing_compiler(use):
     ("triple", "compiler"),
     [
         (OWN.triple, "c++"),
-        ("riscv64-linux-gnu", "riscv64-linux-gnu-g++"),
+        ("s390x-linux-gnu", "s390x-linux-gnu-g++"),
         ("arm-linux-gnueabihf", "arm-linux-gnueabihf-g++"),
     ],
 )

@@ -76,7 +76,7 @@ def test_what_is_an_object_of_a_machine(tmp_path, libraries):
     subprocess.run(["c++", "-c", "-x", "c", "-", "-o", path], input=SOURCES["none"][0], text=True, check=True)
     assert elf.is_object(path.read_bytes(), triple)
     assert not elf.is_object(path.read_bytes(), "arm-linux-gnueabihf")
-    with pytest.raises(InputError, match="'riscv64-linux-gnu' is not supported"):
-        elf.is_object(path.read_bytes(), "riscv64-linux-gnu")
+    with pytest.raises(InputError, match="'s390x-linux-gnu' is not supported"):
+        elf.is_object(path.read_bytes(), "s390x-linux-gnu")
     assert not elf.is_object((libraries / "none.so").read_bytes(), triple)
     assert not elf.is_object(path.read_bytes()[:19], triple)

@@ -300,7 +300,7 @@ class Cpu(Backend):
         """Name of the tuning records that come with the toolchain: those of the same vector instructions."""
         isa = architecture.of_triple(self.board.triple).isa
         match isa:
-            case Isa.ARM:
+            case Isa.ARM | Isa.RISCV:
                 return ""
             case Isa.X86:
                 return self.shipped_by_lanes.get(self.machine.lanes, "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, assert_never
@@ -19,6 +20,7 @@ Bfloat16 = Literal["vdpbf16ps", "portable", ""]
 
 _KIB = 1024
 _AMX = {"amx-tile", "amx-bf16", "amx-int8"}
+_VLEN = re.compile(r"zvl([0-9]+)b")
 _IN_ORDER = frozenset(f"cortex-a{number}" for number in (5, 7, 8, 35, 53, 55, 510, 520))
 
 
@@ -97,6 +99,8 @@ def machine(target: tvm.target.Target) -> Machine:
         case Isa.ARM:
             described = _arm(processor, features, cores)
             return replace(described, in_order=str(target.attrs.get("mcpu", "")) in _IN_ORDER)
+        case Isa.RISCV:
+            return _riscv(processor, features, cores)
         case Isa.X86:
             return _x86(processor, features, cores)
         case _:
@@ -116,6 +120,14 @@ def _arm(processor: Architecture, features: set[str], cores: int) -> Machine:
         vmla=not is_64_bit,
         rounds=is_64_bit,
     )
+
+
+def _riscv(processor: Architecture, features: set[str], cores: int) -> Machine:
+    """Return a processor with vectors of a known length (VLEN), or with 32 registers for single floats."""
+    lengths = [int(match[1]) for name in features if (match := _VLEN.fullmatch(name))]
+    if "v" not in features or not lengths:
+        return Machine(processor.lanes, 32 // processor.lanes, cores=cores, loads_apart=True)
+    return Machine(max(lengths) // 32, 32, cores=cores, loads_apart=True, in_order=True)
 
 
 def _x86(processor: Architecture, features: set[str], cores: int) -> Machine:
@@ -187,6 +199,8 @@ def llvm_target(board: Board) -> tvm.target.Target:
             hint=f"set target.mcpu in the board file: {did_you_mean(mcpu, cpus) or usual}",
         )
     description: dict[str, Any] = {"kind": "llvm", "mtriple": triple, "mcpu": mcpu}
+    if abi := architecture.of_triple(triple).abi:
+        description["mabi"] = abi
     if triple.endswith("hf"):  # LLVM passes floats in integer registers unless the ABI is set
         description["mfloat-abi"] = "hard"
     features = [*board.target.mattr, *(_hidden(mcpu) if board.target.mcpu == NATIVE else [])]

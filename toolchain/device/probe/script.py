@@ -62,7 +62,9 @@ f clocks /sys/devices/system/clocksource/clocksource0/available_clocksource
 
 _CPUINFO = """
 i="processor|CPU implementer|CPU part|Features|flags|model name|Hardware|Model"
-sed -nE "{skipped}s/^($i)[[:space:]]*: */cpu \\1=/p" /proc/cpuinfo | head -c 600000
+sed -nE -e "{skipped}s/^($i)[[:space:]]*: */cpu \\1=/p" -e "/^isa[[:space:]]*: *rv/!d" \
+-e "s/^isa[[:space:]]*: *rv[0-9]*//; s/_/|/" -e ":l" -e "s/^(([a-z] )*)([a-z])([a-z])/\\1\\3 \\4/; tl" \
+-e "s/[_|]/ /g; s/^/cpu Features=/p" /proc/cpuinfo | head -c 600000
 s cpus "$(nproc || grep -c ^processor /proc/cpuinfo)"
 """
 _ALL_CPUS = _CPUINFO.format(skipped="")

@@ -14,12 +14,15 @@
 namespace edge {
 namespace {
 
-// "flags<tab>: fpu vme ..." on x86, "Features<tab>: fp asimd ..." on Arm; "" for any other line.
+// "flags<tab>: fpu vme ..." on x86, "Features<tab>: fp asimd ..." on Arm, "isa<tab>: rv64imafdcv_zba" on
+// RISC-V; "" for any other line.
 std::string FeatureWords(const std::string& line) {
   const size_t colon = line.find(':');
   if (colon == std::string::npos) return "";
   const std::string key = line.substr(0, line.find_last_not_of(" \t", colon - 1) + 1);
-  return key == "flags" || key == "Features" ? line.substr(colon + 1) : "";
+  const std::string words = line.substr(colon + 1);
+  if (key == "isa") return IsaWords(words);
+  return key == "flags" || key == "Features" ? words : "";
 }
 
 // What every CPU has: clusters of one device may differ, and the scheduler picks the CPU.
@@ -65,6 +68,21 @@ std::vector<int> UsableCpus() {
 }
 
 }  // namespace
+
+std::string IsaWords(const std::string& isa) {
+  const size_t begin = isa.find_first_not_of(" \t");
+  if (begin == std::string::npos || isa.compare(begin, 2, "rv") != 0) return "";
+  std::string words;
+  bool are_letters = true;  // before the first name of several letters
+  const size_t first = isa.find_first_not_of("0123456789", begin + 2);
+  if (first == std::string::npos) return "";
+  for (const char letter : isa.substr(first)) {
+    if (letter == '_') are_letters = false;
+    if (are_letters && !words.empty()) words += ' ';
+    words += letter == '_' ? ' ' : letter;
+  }
+  return words;
+}
 
 void CheckCpuFeatures(const std::vector<std::string>& needed, const std::string& manifest) {
   if (needed.empty()) return;

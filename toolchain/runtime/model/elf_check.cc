@@ -23,6 +23,8 @@ constexpr unsigned kOurMachine = EM_X86_64;
 constexpr unsigned kOurMachine = EM_AARCH64;
 #elif defined(__arm__)
 constexpr unsigned kOurMachine = EM_ARM;
+#elif defined(__riscv)
+constexpr unsigned kOurMachine = EM_RISCV;
 #endif
 
 std::string ElfMachineName(unsigned machine) {

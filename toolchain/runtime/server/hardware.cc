@@ -13,6 +13,7 @@
 #include <sstream>
 #include <vector>
 
+#include "../model/device.h"
 #include "measuring.h"
 #include "work_folder.h"
 
@@ -59,8 +60,8 @@ std::string FirstCpuInfo(const std::string& key) {
 }
 
 json::Array Features() {
-  const std::string x86 = FirstCpuInfo("flags");
-  std::istringstream words(x86.empty() ? FirstCpuInfo("Features") : x86);
+  const std::string riscv = edge::IsaWords(FirstCpuInfo("isa")), x86 = FirstCpuInfo("flags");
+  std::istringstream words(!riscv.empty() ? riscv : !x86.empty() ? x86 : FirstCpuInfo("Features"));
   json::Array features;
   for (std::string word; words >> word;) features.push_back(String(word));
   return features;

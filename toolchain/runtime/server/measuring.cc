@@ -92,6 +92,8 @@ std::vector<char> Pattern(const DLDataType& type, size_t bytes) {
 inline void Hide(uint32_t* integer, double* real) {
 #if defined(__x86_64__)
   asm volatile("" : "+r"(*integer), "+x"(*real));
+#elif defined(__riscv)
+  asm volatile("" : "+r"(*integer), "+f"(*real));
 #else
   asm volatile("" : "+r"(*integer), "+w"(*real));
 #endif

@@ -40,6 +40,8 @@ void Relax() {
   __builtin_ia32_pause();
 #elif defined(__aarch64__) || defined(__ARM_ARCH_7A__)
   asm volatile("yield");
+#elif defined(__riscv)
+  asm volatile(".4byte 0x0100000f");  // PAUSE, a hint that processors without Zihintpause ignore
 #endif
 }
 

@@ -75,7 +75,7 @@ def test_without_gcc_it_is_zig_that_promises_the_oldest_library(monkeypatch, mac
 
 def test_a_machine_without_any_compiler(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda _name: None)
-    monkeypatch.setattr(native.platform, "machine", lambda: "riscv64")
-    with pytest.raises(BuildError, match="no compiler for the VTA simulator on riscv64") as caught:
+    monkeypatch.setattr(native.platform, "machine", lambda: "s390x")
+    with pytest.raises(BuildError, match="no compiler for the VTA simulator on s390x") as caught:
         native.library()
     assert caught.value.hint == "apt-get install g++"
