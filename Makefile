@@ -193,7 +193,7 @@ interrupts: $(READY) ## Interrupt 100 builds and 100 tuning runs at random point
 	@TOOLCHAIN_INTERRUPTS=100 $(VENV)/bin/python -m pytest -n0 tests/integration/test_interrupts.py $(ARGS)
 
 cuts: $(READY) ## Cut the power of disks 11,000 times, of virtual boards 50
-	@TOOLCHAIN_CUTS=50 TOOLCHAIN_SLOT_CUTS=1000 TOOLCHAIN_EVERY_STATE=1 TOOLCHAIN_BOOTS=106 $(VENV)/bin/python -m pytest -s -n0 --nightly tests/integration/test_device_states.py tests/integration/test_power_cut.py tests/integration/test_power_cut_boards.py $(ARGS)
+	@TOOLCHAIN_CUTS_SEED=1 TOOLCHAIN_CUTS=50 TOOLCHAIN_SLOT_CUTS=1000 TOOLCHAIN_EVERY_STATE=1 TOOLCHAIN_BOOTS=106 $(VENV)/bin/python -m pytest -s -n0 --nightly tests/integration/test_device_states.py tests/integration/test_power_cut.py tests/integration/test_power_cut_boards.py $(ARGS)
 
 owners: $(READY) ## Run every two commands on one device at the same time
 	@TOOLCHAIN_OWNER_PAIRS=1 TOOLCHAIN_OWNER_GATES=10 TOOLCHAIN_OWNER_RACES=10 $(VENV)/bin/python -m pytest -n0 tests/integration/test_one_owner.py $(ARGS)

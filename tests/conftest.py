@@ -5,15 +5,17 @@ from __future__ import annotations
 import collections
 import contextlib
 import gc
+import json
 import re
 import secrets
 import signal
 import sys
+from pathlib import Path
 
 import hypothesis
 import pytest
 
-from tests.support import guard, session, shared, supervisor
+from tests.support import cuts, guard, session, shared, supervisor
 from toolchain import board, bundle
 from toolchain.native import programs
 
@@ -32,6 +34,7 @@ def pytest_addoption(parser):
     parser.addoption("--quick", action="store_true", help=f"leave out {_QUICK}")
     parser.addoption("--nightly", action="store_true", help="run those marked `nightly` too: see `make nightly`")
     parser.addoption("--prepare", action="store_true", help="only build the device programs and the tests' bytecode")
+    parser.addoption("--cuts-json", metavar="FILE", help="write the table of `make cuts` to this file as well")
 
 
 def pytest_configure(config):
@@ -239,7 +242,11 @@ def virtual_boards(tmp_path_factory):
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    """Say in one line what was left out and what brings it; strict runs leave nothing out."""
+    """Print the table of a campaign of power cuts, and in one line what was left out; strict runs leave nothing out."""
+    for line in cuts.lines():
+        terminalreporter.write_line(line)
+    if path := config.option.cuts_json:
+        Path(path).write_text(json.dumps(cuts.document(), indent=2) + "\n")
     skipped = [report.longrepr[2] for report in terminalreporter.getreports("skipped")]
     parts = sorted({text.partition("left out: ")[2] for text in skipped if "left out: " in text})
     if config.option.quick:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.support import bundles, signers
 from tests.support.signers import Pair
-from toolchain import bundle
+from toolchain import bundle, files
 from toolchain.bundle import Bundle
 
 SIGNED = "release.signed"
@@ -136,6 +136,16 @@ def _sparse(name: str) -> Callable[[Setting], None]:
     return make
 
 
+def _other_size(it: Setting) -> None:
+    """The signer has signed a wrong size of a file."""
+    document = json.loads((it.release / "oci.json").read_bytes())
+    document["layers"][0]["size"] += 1
+    text = json.dumps(document).encode()
+    (it.release / "oci.json").write_bytes(text)
+    it.state(bundle=files.sha256_bytes(text))
+    object.__setattr__(it, "release", it.release.rename(it.release.parent / files.sha256_bytes(text)))
+
+
 def _link(it: Setting) -> None:
     path = it.release / bundle.PARAMS
     shutil.move(path, it.folder / "elsewhere")
@@ -184,4 +194,6 @@ CASES = (
     Case("a folder in place of a file", _link),
     Case("release.signed with 4 GiB more", _sparse(SIGNED)),
     Case("oci.json with 4 GiB more", _sparse("oci.json")),
+    *(Case(f"{name} with 4 GiB more", _sparse(name)) for name in (bundle.MANIFEST, bundle.PARAMS)),
+    Case("a file of another size in oci.json", _other_size),
 )

@@ -1,7 +1,8 @@
 """OpenSSH's ssh-keygen as a client, with Python's standard library around it and nothing of this project.
 
 It shows what another implementation has to do: check the signature of the statement, the digest of oci.json in the
-statement, and the digest of each file in oci.json. It counts no threshold, and knows no board and no floor.
+statement, and the size and the digest of each file in oci.json. It counts no threshold, and knows no board and no
+floor.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ def _verified(release: Path, trust: Path) -> dict[str, str]:
         raise RefusedError("the statement is about another release")
     layers = json.loads(description)["layers"]
     covered = {layer["annotations"][_TITLE]: layer["digest"].removeprefix("sha256:") for layer in layers}
+    sizes = {layer["annotations"][_TITLE]: layer["size"] for layer in layers}
     for name, digest in covered.items():
+        if (release / name).stat().st_size != sizes[name]:
+            raise RefusedError(f"{name} has another size")
         with (release / name).open("rb") as stream:
             if hashlib.file_digest(stream, "sha256").hexdigest() != digest:
                 raise RefusedError(f"{name} is another file")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 
 import pytest
 
+from tests.conformance import __main__ as main
 from tests.conformance import cases, run
 from tests.conformance.cases import CASES
+from tests.support import bundles
 from tests.support.paths import ROOT
 
 MANUAL = ROOT / "docs" / "security.md"
@@ -41,6 +44,20 @@ def test_the_manual_has_the_table(results):
     text = MANUAL.read_text()
     begin = text.index(lines[0])
     assert text[begin:].splitlines()[: len(lines)] == lines
+
+
+def test_the_cases_are_data_too(tmp_path, alice, bob, tiny, monkeypatch):
+    """As a client of another project gets them: here ssh-keygen's."""
+    monkeypatch.setattr(bundles, "build", lambda *_words, **_more: tiny)
+    main.write(tmp_path / "cases")
+    rows = json.loads((tmp_path / "cases" / "cases.json").read_text())["cases"]
+    assert [row["name"] for row in rows] == [case.name for case in CASES]
+    for row in rows:
+        trust = tmp_path / "cases" / row["folder"] / "trust"
+        code, _listing = run.OURS["ssh-keygen"](
+            ["verify", "--trust", str(trust), str(tmp_path / "cases" / row["release"])]
+        )
+        assert row["whole"] or (code == 0) == row["accepted"], row["name"]
 
 
 def test_a_client_is_any_program(tiny, alice, bob, tmp_path):

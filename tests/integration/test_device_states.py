@@ -1,22 +1,25 @@
 """Every named state of a device, interrupted: killed, without power once and at every boot, and with a full disk.
 
 CI runs every 24th case, `make cuts` and `make nightly` all of them. docs/device.md has the table of the states.
+TOOLCHAIN_CUTS_SEED decides where the power fails at each boot, and what another program has synced until then.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from tests.support import bundles, device_states, disks, halts, updates
+from tests.support import bundles, cuts, device_states, disks, halts, updates
 from tests.support.applications import Place
+from tests.support.cuts import Row
 from tests.support.device_states import SLOT, STATES, WORKS, Device, State
 from tests.support.disks import Disk
 from tests.support.halts import Halt, Halted
@@ -27,6 +30,7 @@ from toolchain.device.lock import Owner
 
 BOOTS = int(os.environ.get("TOOLCHAIN_BOOTS", "2"))
 """How many boots of a device that loses its power at each of them are tried; at each of them it is cut twice."""
+HALF = 0.5
 _STEP = 24
 _MIB = 48
 _FEW_FILES = ("-N", "1024", "-m", "0")
@@ -45,13 +49,16 @@ class Rig:
     digests: dict[str, str | None]
     images: dict[str, Path]
     folder: Path
+    row: Row = field(default_factory=lambda: Row("", ""))  # of the case that runs
+    stream: random.Random = field(default_factory=lambda: cuts.stream(""))
 
     @property
     def place(self) -> Place:
         return Place(self.device.place, self.device.root)
 
-    def prepare(self, state: State) -> None:
+    def prepare(self, state: State, row: Row) -> None:
         """Have the device be as it is before the work."""
+        self.row, self.stream = row, cuts.stream(f"{state.work}: {state.name}, {row.fault}")
         name = {"removal": "slot", "recovery": "trial", "migration": "migration"}.get(state.work, "device")
         shutil.copyfile(self.images[name], self.disk.image)
 
@@ -88,7 +95,9 @@ class Rig:
         """Check the release of a device that has started, and that nothing else changed."""
         root = self.device.root
         folder = state.folder(root)
-        assert bundles.whole_release(folder) in allowed
+        runs = bundles.whole_release(folder)
+        assert runs in allowed
+        self.row.ran(new=runs != self.before(state))
         if state.slot:
             assert bundles.whole_release(root) == self.digests["old"]
         assert not (folder / "trial").exists()
@@ -111,7 +120,8 @@ class Rig:
         assert list((root / "blobs" / "partial").iterdir()) == list((root / "run").iterdir()) == []
 
     def lose_power(self) -> None:
-        self.disk.cut()
+        self.row.cuts += 1
+        self.disk.cut(committed=self.stream.random() < HALF)
         self.place.end()
 
 
@@ -186,8 +196,8 @@ def cut_at_every_boot(rig: Rig, state: State) -> None:
     """The power fails at every boot: while the release is taken back, and while somebody does the work again."""
     _cut_at(rig, state, state.halt)
     recovery = next(one for one in STATES if one.work == "recovery")
-    for number in range(BOOTS):
-        _cut_at(rig, recovery, _AT_BOOT[number % len(_AT_BOOT)], boot=True)
+    for _boot in range(BOOTS):
+        _cut_at(rig, recovery, rig.stream.choice(_AT_BOOT), boot=True)
         with rig.disk.mounted():
             rig.boot()
             rig.check(state, rig.may_run(state))
@@ -214,6 +224,8 @@ def full(rig: Rig, state: State, *, of_files: bool = False) -> None:
             with rig.disk.full(of_files=of_files):
                 code = work.go_on()
                 allowed = rig.may_run(state) | ({rig.after(state)} if code == 0 else set())
+                if state.work == "roll-out":  # which goes back, and fails
+                    allowed |= {rig.before(state)}
                 if state.work in _TRIALS:
                     assert rig.place.runs(bundles.whole_release(rig.device.root), 10)
                 rig.place.end()
@@ -252,15 +264,16 @@ CASES = [(state, fault) for state in STATES for fault in FAULTS]
     ids=lambda value: value if isinstance(value, str) else f"{value.work}: {value.name}",
 )
 def test_a_device_that_is_interrupted_runs_a_whole_release(state, fault, rig):
-    rig.prepare(state)
-    try:
-        FAULTS[fault](rig, state)
-    finally:
-        rig.place.end()
+    with cuts.case(state.work, fault) as row:
+        rig.prepare(state, row)
+        try:
+            FAULTS[fault](rig, state)
+        finally:
+            rig.place.end()
 
 
 def test_the_manual_lists_the_states():
     text = (ROOT / "docs" / "device.md").read_text()
     begin = text.index("| work | state |")
     rows = [line.strip("| ").split(" | ") for line in text[begin:].partition("\n\n")[0].splitlines()[2:]]
-    assert [(work, name, runs) for work, name, _, runs in rows] == [(one.work, one.name, one.runs) for one in STATES]
+    assert [(work, name, runs) for work, name, _, runs, _ in rows] == [(one.work, one.name, one.runs) for one in STATES]

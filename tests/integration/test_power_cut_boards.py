@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import shutil
 import subprocess
 import time
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import boards, bundles, deploy_client, disks
+from tests.support import boards, bundles, cuts, deploy_client, disks
 from tests.support.boards import Farm
 from tests.support.disks import Disk, RecordedDisk
 from toolchain import board
@@ -87,28 +86,28 @@ def powered(rpi4, disk) -> Iterator[Powered]:
 
 
 @pytest.mark.nightly
-def test_cuts(powered, disk, pair, program, capsys):
+def test_cuts(powered, disk, pair, program):
     """The cheap way: at a random instant of a deploy the disk loses what was not synced, and the board dies."""
     with disk.mounted(), powered.on():
         deploy_client.plain_deploy(pair[0], program, _ROOT, powered.login)
         seconds = deploy_client.duration(pair[1], _ROOT, powered.login)
-    found = {"old": 0, "new": 0}
-    stream = random.Random("a board's power")  # noqa: S311 - seeded, so that a failure comes again
+    stream = cuts.stream("a board's power")
     for index in range(CUTS):
         old, new = pair[index % 2], pair[(index + 1) % 2]
-        with disk.mounted(), powered.on(), deploy_client.started(new, _ROOT, powered.login) as client:
-            deploy_client.plain_deploy(old, program, _ROOT, powered.login)  # whatever the cut before left
-            deploy_client.begin(client)
-            with disk.kept_busy():
-                time.sleep(stream.uniform(0, 1.2 * seconds))
-                disk.cut()
-            client.kill()
-            client.wait()
-        with disk.mounted() as point:
-            release = bundles.whole_release(point / _ROOT.name)
-            found[{old.digest: "old", new.digest: "new"}[release]] += 1
-    with capsys.disabled():
-        print(f"\n{CUTS} power cuts of a virtual board: {found['old']} old, {found['new']} new")  # noqa: T201
+        with cuts.case("deploy to a virtual board", "power cut at any instant") as row:
+            with disk.mounted(), powered.on(), deploy_client.started(new, _ROOT, powered.login) as client:
+                deploy_client.plain_deploy(old, program, _ROOT, powered.login)  # whatever the cut before left
+                deploy_client.begin(client)
+                with disk.kept_busy():
+                    time.sleep(stream.uniform(0, 1.2 * seconds))
+                    disk.cut()
+                    row.cuts += 1
+                client.kill()
+                client.wait()
+            with disk.mounted() as point:
+                release = bundles.whole_release(point / _ROOT.name)
+                assert release in {old.digest, new.digest}
+                row.ran(new=release == new.digest)
 
 
 @pytest.mark.nightly

@@ -7,21 +7,25 @@ healthy.
 
 from __future__ import annotations
 
+import queue
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.support import deploys
 from tests.support.applications import Place
 from tests.support.halts import Halt
 from tests.support.slots import folder_of
-from toolchain import bundle, devices
+from toolchain import board, bundle, devices
 from toolchain.device import deploy as product
 from toolchain.device.connected import ConnectedDevice
+from toolchain.device.deploy import Settings
 from toolchain.device.lock import Owner
 from toolchain.device.store import Store
 from toolchain.native import programs
-from toolchain.shell import LocalShell
+from toolchain.pipeline.rollout.threads import Visit
+from toolchain.pipeline.rollout.work import DeviceWork
+from toolchain.shell import LocalShell, SshOptions
 
 KEEP = 2
 SLOT = "detector"
@@ -92,6 +96,24 @@ def update(device: Device, name: str) -> None:
     raise SystemExit(subprocess.run(["sh", str(device.updates[name]), *words], check=False).returncode)
 
 
+class _Saved(Visit):
+    """A device of a roll-out whose state is saved at once."""
+
+    def report_release(self, digest: str) -> None:
+        pass
+
+
+def roll_out(device: Device, name: str) -> None:
+    """Do what a roll-out does on a device that turns out to be too slow."""
+    made = bundle.load(device.releases[name])
+    program = programs.build(programs.RUNNER, made.manifest.triple, made.manifest.machine)
+    entry = devices.Device("local", "local", root=str(device.root))
+    local = replace(board.load("local").resolved(), keep=KEEP)
+    settings = Settings(budget_s=0.01, threads=1)
+    work = DeviceWork(made, program, local, {"it": entry}, SshOptions(), settings, latency_ms=1e-9)
+    work.deploy(_Saved("it", queue.SimpleQueue()))
+
+
 def recover(device: Device, _name: str) -> None:
     """Do what the application's unit does before it starts the application."""
     script = device.root / "recover"
@@ -104,6 +126,7 @@ WORKS = {
     "trial": deploy_with_application,
     "roll-back": roll_back,
     "roll-back with a trial": roll_back_with_application,
+    "roll-out": roll_out,
     "recovery": recover,
     "update": update,
     "update with a trial": update,
@@ -168,6 +191,9 @@ STATES = (
     State("trial", "ended", Halt("rm", "-f trial *", after=True), release="mute"),
     State("roll-back", "going back", Halt(*_SWITCH)),
     State("roll-back", "gone back", Halt(*_SWITCH, after=True), "either", "older"),
+    State("roll-out", "measuring", Halt("cut", "-d * /proc/loadavg"), "new"),
+    State("roll-out", "going back", Halt(*_SWITCH, count=2), "new"),
+    State("roll-out", "gone back", Halt(*_SWITCH, after=True, count=2), "either"),
     State("roll-back with a trial", "back on trial", Halt(*_SWITCH, after=True), release="older"),
     State("recovery", "found", Halt("readlink", ".current-old")),
     State("recovery", "returning", Halt(*_UNDO)),

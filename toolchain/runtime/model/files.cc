@@ -84,7 +84,7 @@ void SyncFolder(const std::string& folder) {
 
 }  // namespace
 
-MappedFile::MappedFile(const std::string& path, const std::string& sha256) : path_(path) {
+MappedFile::MappedFile(const std::string& path, const FileDigest& digest) : path_(path) {
   // O_NONBLOCK: opening a named pipe must not wait for a writer.
   Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status;
@@ -97,6 +97,8 @@ MappedFile::MappedFile(const std::string& path, const std::string& sha256) : pat
   if (status.st_size != static_cast<off_t>(size)) {
     throw Fault(kExitInput, "the file is larger than this device's memory", path);
   }
+  const std::string& sha256 = digest.sha256;
+  if (!sha256.empty() && size != digest.size) FailAsUnsigned(path);
   try {
     if (sha256.empty()) {
       Map(file.get(), size);

@@ -3,6 +3,7 @@
 #define MODEL_FILES_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,14 +12,20 @@
 
 namespace edge {
 
+// What a file was signed as: SHA-256 as 64 hexadecimal digits, empty if nobody signed it, and its bytes.
+struct FileDigest {
+  std::string sha256;
+  uint64_t size = 0;
+};
+
 // A whole regular file, mapped read-only for the object's lifetime. Faults are kExitInput.
 //
-// With a digest, 64 hexadecimal digits, the bytes have it, whatever somebody writes to the file
-// meanwhile; a fault of kExitUntrusted if they have another one. `guard` says how. Nothing can be
-// written to the map.
+// With a digest, the bytes have it, whatever somebody writes to the file meanwhile; a fault of
+// kExitUntrusted if they have another one, and before they are read if there are more or fewer. `guard`
+// says how. Nothing can be written to the map.
 class MappedFile {
  public:
-  explicit MappedFile(const std::string& path, const std::string& sha256 = "");
+  explicit MappedFile(const std::string& path, const FileDigest& digest = {});
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;

@@ -141,8 +141,8 @@ DLDeviceType ReadDevice(const JsonNode& target) {
   kind.Fail("is \"" + kind.Text() + "\", which this runtime does not know");
 }
 
-std::string DigestIn(const Digests& digests, const std::string& path) {
-  if (digests.empty()) return "";
+FileDigest DigestIn(const Digests& digests, const std::string& path) {
+  if (digests.empty()) return {};
   const auto found = digests.find(path.substr(path.rfind('/') + 1));
   if (found != digests.end()) return found->second;
   throw Fault(kExitUntrusted, "the file is not among the signed files", path);
@@ -150,7 +150,7 @@ std::string DigestIn(const Digests& digests, const std::string& path) {
 
 }  // namespace
 
-std::string Manifest::DigestOf(const std::string& file) const { return DigestIn(digests, file); }
+FileDigest Manifest::DigestOf(const std::string& file) const { return DigestIn(digests, file); }
 
 size_t Manifest::Find(const std::string& variant) const {
   std::string known;

@@ -13,6 +13,7 @@
 #include "../pictures/pictures.h"
 #include "../sounds/sounds.h"
 #include "dtype.h"
+#include "files.h"
 
 namespace edge {
 
@@ -22,8 +23,8 @@ struct Bound {
   std::string count;  // the output, of one int64, that says how many of its elements along the axis
 };
 
-// SHA-256 of each file of a release that a signer stands for, by name; none where nobody asks.
-using Digests = std::map<std::string, std::string>;
+// Each file of a release that a signer stands for, by name; none where nobody asks.
+using Digests = std::map<std::string, FileDigest>;
 
 struct TensorSpec {
   std::string name;
@@ -84,7 +85,7 @@ struct Manifest {
   size_t Find(const std::string& variant) const;
 
   // Of the file at a path; empty where nobody asks. A fault of kExitUntrusted if nobody stands for it.
-  std::string DigestOf(const std::string& file) const;
+  FileDigest DigestOf(const std::string& file) const;
 };
 
 // Reads DIR/manifest.json; keys it does not know are left alone. With digests, it and what it names

@@ -64,8 +64,8 @@ Module LoadLibrary(const std::string& path) {
 // The library as it was signed, if anybody asks for that: out of the reach of whoever could change
 // its file between the check and the loading.
 std::unique_ptr<SealedFile> Sealed(const Manifest& manifest) {
-  const std::string digest = manifest.DigestOf(manifest.library);
-  if (digest.empty()) return nullptr;
+  const FileDigest digest = manifest.DigestOf(manifest.library);
+  if (digest.sha256.empty()) return nullptr;
   return std::make_unique<SealedFile>(MappedFile(manifest.library, digest).bytes(),
                                       manifest.library);
 }

@@ -44,8 +44,8 @@ json::Object DescribeTensor(const Tensor& tensor, uint64_t begin, uint64_t end) 
 
 }  // namespace
 
-SafetensorsFile::SafetensorsFile(const std::string& path, const std::string& sha256)
-    : file_(std::make_shared<MappedFile>(path, sha256)) {
+SafetensorsFile::SafetensorsFile(const std::string& path, const FileDigest& digest)
+    : file_(std::make_shared<MappedFile>(path, digest)) {
   const JsonNode header = JsonNode::ParseObject(ReadHeader(), path);
   for (const std::string& name : header.Keys()) {
     if (name != "__metadata__") AddEntry(name, header.Get(name));

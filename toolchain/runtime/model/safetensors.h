@@ -29,7 +29,7 @@ struct TensorEntry {
 class SafetensorsFile {
  public:
   // With a digest, the file must have it, as of a MappedFile.
-  explicit SafetensorsFile(const std::string& path, const std::string& sha256 = "");
+  explicit SafetensorsFile(const std::string& path, const FileDigest& digest = {});
 
   const std::string& path() const { return file_->path(); }
   Guard guard() const { return file_->guard(); }

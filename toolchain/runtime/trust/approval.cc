@@ -1,6 +1,8 @@
 // See approval.h.
 #include "approval.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -116,7 +118,7 @@ std::vector<std::string> SignersOf(const std::string& statement, const std::stri
   return signers;
 }
 
-// The digest of each file that a bundle has.
+// The digest and the size of each file that a bundle has.
 Digests ReadDigests(const std::string& text, const std::string& path) {
   Digests digests;
   for (const JsonNode& layer : JsonNode::ParseObject(text, path).Get("layers").Items()) {
@@ -125,7 +127,10 @@ Digests ReadDigests(const std::string& text, const std::string& path) {
     const std::string hex = digest.substr(std::min(digest.size(), sizeof(kAlgorithm) - 1));
     if (digest != kAlgorithm + hex || !IsDigest(hex)) layer.Get("digest").Fail("is not a digest");
     if (!IsName(title.Text())) title.Fail("is not a file name");
-    if (!digests.emplace(title.Text(), hex).second) title.Fail("occurs twice");
+    const int64_t size = layer.Get("size").Integer();
+    if (size < 0) layer.Get("size").Fail("must not be negative");
+    const FileDigest file{hex, static_cast<uint64_t>(size)};
+    if (!digests.emplace(title.Text(), file).second) title.Fail("occurs twice");
   }
   return digests;
 }
@@ -138,6 +143,16 @@ void CheckPlace(const std::string& release, const Statement& statement) {
   if (IsDigest(name) && name != statement.bundle) {
     Refuse("the statement is about another release: " + statement.bundle, release);
   }
+}
+
+// Gigabytes that somebody has put in place of a file are refused without reading them.
+void CheckSize(const std::string& path, uint64_t size) {
+  struct stat status;
+  if (stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return;  // said when it is opened
+  if (static_cast<uint64_t>(status.st_size) == size) return;
+  Refuse("the file has " + std::to_string(status.st_size) + " bytes, and was signed with " +
+             std::to_string(size),
+         path);
 }
 
 int64_t FloorOf(const std::string& release, const std::string& model,
@@ -197,13 +212,15 @@ void CheckAgrees(const Statement& statement, const Manifest& manifest) {
 
 void CheckFiles(const std::string& release, const Approval& approval) {
   for (const auto& [name, digest] : approval.digests) {
+    const std::string path = release + "/" + name;
+    CheckSize(path, digest.size);
     try {
-      const MappedFile file(release + "/" + name);
-      if (HexSha256(file.bytes()) == digest) continue;
+      const MappedFile file(path);
+      if (HexSha256(file.bytes()) == digest.sha256) continue;
     } catch (const Fault& fault) {
       throw Fault(kExitUntrusted, fault.what(), fault.file());
     }
-    Refuse("the file is not the one that was signed", release + "/" + name);
+    Refuse("the file is not the one that was signed", path);
   }
 }
 

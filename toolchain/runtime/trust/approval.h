@@ -28,7 +28,7 @@ struct Approval {
   Statement statement;
   std::vector<std::string> signers;  // names of those whose signatures count
   int64_t floor = 0;                 // least sequence of this model that the device takes
-  Digests digests;  // of each file
+  Digests digests;
 };
 
 // Checks all but the files themselves, whose digests it returns: `CheckFiles` reads them, or whoever
@@ -39,7 +39,7 @@ Approval Approve(const std::string& release, const Trust& trust, const std::stri
 // Holds what a release's manifest says against its statement. Faults are kExitUntrusted.
 void CheckAgrees(const Statement& statement, const Manifest& manifest);
 
-// Hashes every file of a release. Faults are kExitUntrusted.
+// Hashes every file of a release; one of another size is not read. Faults are kExitUntrusted.
 void CheckFiles(const std::string& release, const Approval& approval);
 
 // Where a device keeps the floor of a model, in the store that a release lies in; empty where it lies
