@@ -7,6 +7,7 @@ that the match is not certain.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -264,9 +265,14 @@ def _matches(advisory: Advisory, components: Sequence[Mapping[str, Any]]) -> Ite
 def _identity(component: Mapping[str, Any]) -> tuple[str, str, str]:
     """Return name, type and version of a component of a bill."""
     if component.get("purl"):
-        url = PackageURL.from_string(component["purl"])
+        url = _package_url(component["purl"])
         return url.name, url.type, url.version or str(component.get("version", ""))
     return str(component["name"]), "", str(component.get("version", ""))
+
+
+@functools.lru_cache(maxsize=1 << 14)  # the same components are in most bills of a folder
+def _package_url(text: str) -> PackageURL:
+    return PackageURL.from_string(text)
 
 
 def _same_name(first: str, second: str) -> bool:

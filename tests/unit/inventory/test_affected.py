@@ -8,7 +8,7 @@ import pytest
 
 from toolchain import inventory
 from toolchain.errors import InputError, VerificationError
-from toolchain.inventory import Component
+from toolchain.inventory import Component, affected
 from toolchain.inventory.affected import examine, parse_advisory
 
 DIGEST = "ab" * 32
@@ -139,8 +139,23 @@ def test_neither_a_url_nor_a_file(text):
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"{}", b'"CycloneDX" onnx', b'{"bomFormat": "CycloneDX", "components": ["onnx"]}']
+    "data",
+    [
+        b"",
+        b"{}",
+        b'"CycloneDX" onnx',
+        b'{"bomFormat": "CycloneDX", "components": ["onnx"]}',
+        b'{"bomFormat": "CycloneDX", "components": [{"name": "onnx", "purl": ["onnx"]}]}',
+    ],
 )
 def test_no_bill(data):
     with pytest.raises(VerificationError, match="bill is not a bill of materials"):
         examine(parse_advisory("pkg:pypi/onnx"), data, "bill")
+
+
+def test_ten_thousand_bills_parse_each_package_url_once():
+    affected._package_url.cache_clear()
+    asked = parse_advisory("pkg:pypi/onnx")
+    products = [examine(asked, BILL, "a bill") for _ in range(10_000)]
+    assert all(product and product.matches for product in products)
+    assert affected._package_url.cache_info().misses == 2  # onnx and onnx-ir; the compiler has none
