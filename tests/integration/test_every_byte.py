@@ -96,7 +96,7 @@ def test_what_is_listed_of_a_package_is_not_covered(signed, trust, tmp_path):
     uncovered = set()
     for name in IN_A_PACKAGE:
         places = (position for position in range(len(data)) if region(position) == name)
-        for _position, changed in every_byte.each_bit(data, places):
+        for _position, changed in every_byte.changes(data, places):
             changed_package.write_bytes(changed)
             if every_byte.accepted(changed_package, known, tmp_path / "out") is not None:
                 uncovered.add(name)
@@ -142,7 +142,7 @@ def test_the_first_lines_of_an_update_never_install_anything_else(which, signed,
     script = updates.written(signed, small_program, tmp_path / "update.run").path
     data, roots = script.read_bytes(), set()
     lines = data[: every_byte.first_lines(data)]
-    for position, changed in every_byte.changes(lines, places_of(lines, which, 30)):
+    for position, changed in every_byte.changes(lines, places_of(lines, which, 12)):
         script.write_bytes(changed + data[len(lines) :])
         root = tmp_path / f"device-{position}"
         if every_byte.refused_by_update(script, "--root", root):

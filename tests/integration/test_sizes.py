@@ -233,27 +233,22 @@ def test_a_device_refuses_a_signed_file_of_that_size_unread(name, machine, relea
 def test_a_device_loads_no_signed_file_of_that_size(name, machine, release, trust, tmp_path):
     for size in lengthened(release / name):
         said = machine.load(release, tmp_path, "--trust", trust, code=UNTRUSTED)
-        assert "is not the one that was signed" in said or "larger than this device's memory" in said, (size, said)
+        assert "is not the one that was signed" in said, (size, said)
 
 
 @pytest.mark.parametrize("size", [*EDGES, -1, 1 << 53, (1 << 63) - 1, 1 << 63, 1 << 64])
 def test_a_device_refuses_a_signed_size_that_is_wrong(size, machine, release, trust, alice):
     """The signer has signed it: the size of a file in oci.json."""
-    text = (release / "oci.json").read_bytes()
-    document = json.loads(text)
-    for layer in document["layers"]:
-        real, layer["size"] = layer["size"], size
-        wrong = json.dumps(document).encode()
-        layer["size"] = real
-        statement = json.loads((release / SIGNED).read_bytes().partition(b"-----")[0])
-        said = json.dumps({**statement, "bundle": files.sha256_bytes(wrong)}).encode()
-        folder = release.rename(release.parent / files.sha256_bytes(wrong))
-        (folder / "oci.json").write_bytes(wrong)
-        (folder / SIGNED).write_bytes(said + signers.signature(alice, said))
-        said_of_it = machine.verify(folder, trust)
-        assert "was signed with" in said_of_it or "size" in said_of_it, said_of_it
-        folder.rename(release)
-        (release / "oci.json").write_bytes(text)
+    document = json.loads((release / "oci.json").read_bytes())
+    document["layers"][-1]["size"] = size
+    text = json.dumps(document).encode()
+    statement = json.loads((release / SIGNED).read_bytes().partition(b"-----")[0])
+    stated = json.dumps({**statement, "bundle": files.sha256_bytes(text)}).encode()
+    folder = release.rename(release.parent / files.sha256_bytes(text))
+    (folder / "oci.json").write_bytes(text)
+    (folder / SIGNED).write_bytes(stated + signers.signature(alice, stated))
+    said = machine.verify(folder, trust)
+    assert "was signed with" in said or ".size" in said, said
 
 
 @pytest.mark.parametrize("length", [size for size in EDGES if size < 1 << 32])

@@ -92,13 +92,13 @@ MappedFile::MappedFile(const std::string& path, const FileDigest& digest) : path
     FailWithErrno(kExitInput, "cannot open the file", path);
   }
   if (!S_ISREG(status.st_mode)) throw Fault(kExitInput, "not a regular file", path);
+  const std::string& sha256 = digest.sha256;
+  if (!sha256.empty() && static_cast<uint64_t>(status.st_size) != digest.size) FailAsUnsigned(path);
   // 32 bits would keep only the rest of a longer size, and the file would pass for a shorter one.
   const auto size = static_cast<size_t>(status.st_size);
   if (status.st_size != static_cast<off_t>(size)) {
     throw Fault(kExitInput, "the file is larger than this device's memory", path);
   }
-  const std::string& sha256 = digest.sha256;
-  if (!sha256.empty() && size != digest.size) FailAsUnsigned(path);
   try {
     if (sha256.empty()) {
       Map(file.get(), size);
