@@ -55,12 +55,17 @@ def stream(name: str) -> random.Random:
 
 @contextlib.contextmanager
 def case(work: str, fault: str) -> Iterator[Row]:
-    """Count a case; what happens in it is counted in the row."""
+    """Count a case; what happens in it is counted in the row. One that a user interrupts has not failed."""
     row = _rows.setdefault((work, fault), Row(work, fault))
     row.cases += 1
-    row.failed += 1
-    yield row
-    row.failed -= 1
+    try:
+        yield row
+    except KeyboardInterrupt:
+        row.cases -= 1
+        raise
+    except BaseException:
+        row.failed += 1
+        raise
 
 
 def lines() -> list[str]:
