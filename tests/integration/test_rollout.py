@@ -17,10 +17,12 @@ from collections import Counter
 
 import pytest
 
-from tests.support import bundles, deploy_client, fleets, hostile_sshd
+from tests.support import bundles, deploy_client, device_states, fleets, hostile_sshd
 from tests.support.commands import toolchain
+from tests.support.device_states import Device
 from tests.support.fleets import Faults, Fleet
 from tests.support.stores import soon
+from toolchain.errors import RegressionError
 
 COUNT = int(os.environ.get("TOOLCHAIN_ROLLOUT", "10"))
 KINDS = {
@@ -133,6 +135,17 @@ def test_a_device_that_is_too_slow_goes_back_at_once(fleet, packages):
     assert first["after"] == first["before"] == f"sha256:{old.digest}"
     assert "is current again" in first["error"]
     assert bundles.whole_release(devices.root("d00")) == old.digest
+
+
+def test_a_device_that_is_too_slow_goes_back_also_after_an_interruption(tiny, tmp_path):
+    """It was interrupted while it was measured, with the new release current."""
+    new = bundles.reweighted(tiny, tmp_path / "new", seed=11)
+    device = Device(tmp_path / "device", tmp_path, {"old": tiny.folder, "new": new.folder}, {})
+    for name in ("old", "new"):
+        device_states.deploy(device, name)
+    with pytest.raises(RegressionError, match="is current again"):
+        device_states.roll_out(device, "new", before=tiny.digest)
+    assert bundles.whole_release(device.root) == tiny.digest
 
 
 def chatter(channel) -> None:

@@ -99,19 +99,29 @@ def update(device: Device, name: str) -> None:
 class _Saved(Visit):
     """A device of a roll-out whose state is saved at once."""
 
-    def report_release(self, digest: str) -> None:
-        pass
+    def __init__(self, before: str) -> None:
+        super().__init__("it", queue.SimpleQueue())
+        self._given = before
+
+    def report_release(self, digest: str) -> str:
+        return self._given or digest
 
 
-def roll_out(device: Device, name: str) -> None:
-    """Do what a roll-out does on a device that turns out to be too slow."""
+def roll_out(device: Device, name: str, before: str = "") -> None:
+    """Do what a roll-out does on a device that turns out to be too slow.
+
+    Args:
+        device: The device.
+        name: The release that is rolled out.
+        before: Digest of the release from before the roll-out, if that is resumed.
+    """
     made = bundle.load(device.releases[name])
     program = programs.build(programs.RUNNER, made.manifest.triple, made.manifest.machine)
     entry = devices.Device("local", "local", root=str(device.root))
     local = replace(board.load("local").resolved(), keep=KEEP)
     settings = Settings(budget_s=0.01, threads=1)
     work = DeviceWork(made, program, local, {"it": entry}, SshOptions(), settings, latency_ms=1e-9)
-    work.deploy(_Saved("it", queue.SimpleQueue()))
+    work.deploy(_Saved(before))
 
 
 def recover(device: Device, _name: str) -> None:

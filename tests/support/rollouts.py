@@ -26,6 +26,7 @@ class Devices:
         late: The same, after the switch.
         lost: Those that cannot be asked any more once something failed.
         deploys: Who was deployed to, in order.
+        befores: What each ran before the roll-out, as the roll-out says.
         before: Called as a deploy begins, by its thread.
     """
 
@@ -34,6 +35,7 @@ class Devices:
     late: dict[str, Exception] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)
     deploys: list[str] = field(default_factory=list)
+    befores: dict[str, str] = field(default_factory=dict)
     before: Callable[[Visit], None] = lambda _visit: None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -42,8 +44,9 @@ class Devices:
         self.before(visit)
         if isinstance(fault := self.faults.get(name), UnreachableError):
             raise fault
-        visit.report_release(self.runs[name])
+        before = visit.report_release(self.runs[name])
         with self._lock:
+            self.befores[name] = before
             self.deploys.append(name)
         if not fault:
             self.runs[name] = NEW

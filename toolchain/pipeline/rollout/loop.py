@@ -138,10 +138,12 @@ class Loop:
         if record.state != "returning":
             self._state.put(name, record.as_running())
 
-    def note_release(self, name: str, digest: str) -> None:
+    def note_release(self, name: str, digest: str) -> str:
         record = self._devices[name]
         if record.state != "returning":
-            self._state.put(name, record.with_release(digest, self._state.plan.package))
+            record = record.with_release(digest, self._state.plan.package)
+            self._state.put(name, record)
+        return record.before or ""
 
     def end(self, visit: Visit, outcome: Outcome | BaseException) -> None:
         record, seconds = self._devices[visit.name], round(visit.seconds, 3)

@@ -50,6 +50,7 @@ class Visit:
         self.began = time.monotonic()
         self.is_late = False  # whether it exceeded its time limit, and was left
         self._events = events
+        self._before = ""
         self._saved = threading.Event()
         self._lock = threading.Lock()
         self._has_ended = False
@@ -72,8 +73,11 @@ class Visit:
         self._thread = threading.Thread(target=run, name=f"rollout-{self.name}", daemon=True)
         self._thread.start()
 
-    def report_release(self, digest: str) -> None:
+    def report_release(self, digest: str) -> str:
         """Report the release that the device runs, before anything is changed there; return when that is on disk.
+
+        Returns:
+            The release that it ran before the roll-out, which an interrupted attempt may have replaced already.
 
         Raises:
             DeviceError: The roll-out ends.
@@ -83,10 +87,15 @@ class Visit:
         self._saved.wait()
         if self._has_ended:
             raise DeviceError("the roll-out is ending")
+        return self._before
 
     def resume(self) -> None:
         """Let a thread continue that waits in `report_release`."""
         self._saved.set()
+
+    def note_before(self, digest: str) -> None:
+        """Keep the release that the device ran before the roll-out, for `report_release`."""
+        self._before = digest
 
     @contextlib.contextmanager
     def closing(self, connection: Closeable) -> Iterator[None]:
@@ -124,8 +133,8 @@ class Journal(Protocol):
 
     def begin(self, name: str) -> None: ...
 
-    def note_release(self, name: str, digest: str) -> None:
-        """Note the release that a device runs before anything is changed."""
+    def note_release(self, name: str, digest: str) -> str:
+        """Note the release that a device runs as the work begins; return the one from before the roll-out."""
 
     def end(self, visit: Visit, outcome: Outcome | BaseException) -> None: ...
 
@@ -174,7 +183,7 @@ class DeviceThreads:
             while True:
                 if visit in self._visits:  # or it was given up
                     if isinstance(event, str):
-                        self._journal.note_release(visit.name, event)
+                        visit.note_before(self._journal.note_release(visit.name, event))
                     elif isinstance(event, Outcome):
                         self._end(visit, event)
                     elif isinstance(event, BaseException):

@@ -47,8 +47,7 @@ class DeviceWork:
             DeviceError: It is lost, busy or full.
         """
         with self._locked_device(visit) as device:
-            before = self._current(device)
-            visit.report_release(before)
+            before = visit.report_release(self._current(device))
             try:
                 # No progress: the mixed lines of eight devices could not be read.
                 runner = device_programs.runner(device.triple, Stages())

@@ -190,6 +190,7 @@ def test_what_was_in_flight_is_asked(run, devices, path, switched):
     why, records = run()
     assert why == ""
     assert (records["a0"].state, records["a0"].before, devices.runs["a0"]) == ("done", OLD, NEW)
+    assert devices.befores["a0"] == OLD  # what it goes back to if it turns out to be too slow
 
 
 def test_who_was_in_flight_is_asked_before_others_begin(run, devices, path):
