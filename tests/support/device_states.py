@@ -199,7 +199,7 @@ STATES = (
     State("trial", "taken back", Halt(*_UNDO, after=True), release="mute"),
     State("trial", "restarting the old", Halt(*_AGAIN, count=2), release="mute"),
     State("trial", "ended", Halt("rm", "-f trial *", after=True), release="mute"),
-    State("roll-back", "going back", Halt(*_SWITCH)),
+    State("roll-back", "going back", Halt(*_SWITCH), release="older"),
     State("roll-back", "gone back", Halt(*_SWITCH, after=True), "either", "older"),
     State("roll-out", "measuring", Halt("cut", "-d * /proc/loadavg"), "new"),
     State("roll-out", "going back", Halt(*_SWITCH, count=2), "new"),
