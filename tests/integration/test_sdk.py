@@ -192,11 +192,22 @@ sys.path.insert(0, sys.argv[1])
 import edge_model
 given, right = np.load(sys.argv[3]), [0, 0]
 wanted = [np.load(path) for path in sys.argv[4:]]
-def count():
-    return len(os.listdir("/proc/self/task"))
-before = count()
-models = [edge_model.Model(f"{sys.argv[2]}/slots/{slot}/current", threads=2) for slot in ("detector", "classifier")]
-print(count() - before)
+def count(wanted):  # the kernel removes a thread shortly after its join
+    end = time.monotonic() + 10
+    while (found := len(os.listdir("/proc/self/task")) - before) != wanted and time.monotonic() < end:
+        time.sleep(0.01)
+    return found
+before = len(os.listdir("/proc/self/task"))
+cpus = sorted(os.sched_getaffinity(0))[:2]
+workers = len(cpus) - 1
+slots = [f"{sys.argv[2]}/slots/{slot}/current" for slot in ("detector", "classifier")]
+models = [edge_model.Model(slot, threads=2) for slot in slots]
+assert count(workers) == workers
+with edge_model.Model(slots[0], threads=2):  # a third one
+    assert count(workers) == workers
+for others in (edge_model.Workers(spin_us=7), edge_model.Workers(own=True), edge_model.Workers(cpus=cpus)):
+    with edge_model.Model(slots[0], threads=len(cpus), workers=others):
+        assert count(2 * workers) == 2 * workers
 def run(index, times):
     (name,) = models[index].inputs
     for _ in range(times):
@@ -211,17 +222,18 @@ for thread in both:
 for thread in both:
     thread.join()
 models[0].close()
+assert count(workers) == workers
 run(1, 1)
 models[1].close()
-end = time.monotonic() + 10
-while count() > before and time.monotonic() < end:  # the kernel removes a thread shortly after its join
-    time.sleep(0.01)
-print(*right, count() - before)
+print(*right, count(0))
 """
 
 
 def test_two_models_of_one_store_in_one_process(sdk, tiny, program, answers, tmp_path):
-    """In turns on one thread, then each on a thread of its own; closing one leaves the other."""
+    """In turns on one thread, then each on a thread of its own; closing one leaves the other.
+
+    Models whose options agree have their threads in common, however many they are.
+    """
     other = bundles.reweighted(tiny, tmp_path / "other", seed=3)
     made = {"detector": tiny, "classifier": other}
     for slot, one in made.items():
@@ -231,8 +243,35 @@ def test_two_models_of_one_store_in_one_process(sdk, tiny, program, answers, tmp
     files = [tmp_path / f"{name}.npy" for name in ("given", *made)]
     seen = ran(sys.executable, "-c", BESIDE, sdk / "python", tmp_path / "device", *files)
     assert seen.stderr == ""
-    workers = 2 * (min(2, len(os.sched_getaffinity(0))) - 1)  # one more thread for each model: the pools are their own
-    assert seen.stdout.splitlines() == [str(workers), "250 251 0"]
+    assert seen.stdout.splitlines() == ["250 251 0"]
+
+
+FORKED = """
+import os, sys
+import numpy as np
+sys.path.insert(0, sys.argv[1])
+import edge_model
+given = np.load(sys.argv[3])
+model = edge_model.Model(sys.argv[2], threads=2)
+(name,) = model.inputs
+(wanted,) = [value.copy() for value in model.run({name: given}).values()]
+child = os.fork()
+if child == 0:
+    with edge_model.Model(sys.argv[2], threads=2) as fresh:
+        right = all((value == wanted).all() for value in fresh.run({name: given}).values())
+        threads = len(os.listdir("/proc/self/task"))
+    model.close()  # which waits for none of its parent's threads
+    os._exit(0 if right and threads == min(2, len(os.sched_getaffinity(0))) else 1)
+assert os.waitpid(child, 0)[1] == 0
+assert all((value == wanted).all() for value in model.run({name: given}).values())
+"""
+
+
+def test_a_fork_opens_its_own_threads(sdk, tiny, answers, tmp_path):
+    """The model stays open at the end of the process, too."""
+    np.save(tmp_path / "given.npy", *answers.inputs.values())
+    seen = ran(sys.executable, "-c", FORKED, sdk / "python", tiny.folder, tmp_path / "given.npy", timeout=60)
+    assert (seen.returncode, seen.stderr) == (0, "")
 
 
 COMPARE = """

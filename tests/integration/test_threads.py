@@ -20,7 +20,7 @@ def test_every_piece_is_computed_once(sanitizer, tmp_path):
     own = resources.package_folder("tvm_ffi")
     program = tmp_path / "pieces"
     sources = [DATA / "threads" / "pieces.cc", folder.parent / "memory" / "workspaces.cc"]
-    sources += [folder / "neighbours.cc", folder / "pool.cc"]
+    sources += [folder / f"{name}.cc" for name in ("launcher", "neighbours", "pool", "shared_pools", "task_queue")]
     words = ["g++", "-std=c++17", "-g", "-O1", f"-fsanitize={sanitizer}", "-fno-sanitize=vptr", f"-I{folder}"]
     words += [f"-isystem{place}" for place in (own / "include", resources.package_folder("tvm") / "include")]
     words += [*map(str, sources), f"-L{own / 'lib'}", "-ltvm_ffi"]

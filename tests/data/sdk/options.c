@@ -106,6 +106,12 @@ int main(int argc, char** argv) {
   options.pin = 1;
   CHECK(wrong(release, options, "leave out priority, pin and cpus"));
 
+  edge_options apart = EDGE_OPTIONS;
+  apart.own_threads = 1;
+  CHECK(first_output(release, &apart, &other, &policy, &cpus) == wanted && other == 0);
+  apart.own_threads = 2;
+  CHECK(wrong(release, apart, "own_threads is not 0 or 1"));
+
   cpu_set_t mine;
   sched_getaffinity(0, sizeof mine, &mine);
   int32_t some[2];

@@ -25,7 +25,8 @@
 #include "../pictures/decoder.h"
 #include "../pictures/pictures.h"
 #include "../sounds/sounds.h"
-#include "../threads/pool.h"
+#include "../threads/launcher.h"
+#include "../threads/shared_pools.h"
 #include "../trust/approval.h"
 #include "instrument.h"
 
@@ -84,6 +85,7 @@ edge_options Taken(const edge_options* options) {
   Require(taken.priority >= 0 && taken.priority <= 99, "options.priority is not between 0 and 99");
   Require(taken.cpu_count >= 0 && (taken.cpu_count == 0) == (taken.cpus == nullptr),
           "options.cpus and options.cpu_count do not agree");
+  Require(taken.own_threads == 0 || taken.own_threads == 1, "options.own_threads is not 0 or 1");
   Require(taken.executor == nullptr || (taken.priority == 0 && taken.pin == 0 && taken.cpus == nullptr),
           "options.executor has threads of its own: leave out priority, pin and cpus");
   return taken;
@@ -126,9 +128,10 @@ PoolOptions PoolFrom(const edge_options& options) {
   return pool;
 }
 
-ThreadPool Started(const edge_options& options) {
+std::shared_ptr<ThreadPool> Started(const edge_options& options) {
   EnterStage(kExitUsage, "starting the threads", "");
-  return ThreadPool(PoolFrom(options));
+  const PoolOptions pool = PoolFrom(options);
+  return options.own_threads != 0 ? std::make_shared<ThreadPool>(pool) : SharedPool(pool);
 }
 
 std::string Resolved(const std::string& path) {
@@ -318,7 +321,7 @@ class OpenModel {
         digest_(DigestOf(folder_)),
         approval_(Approved(folder_, options)),
         manifest_(Read(folder_, approval_)),
-        pool_(Started(options)),
+        launcher_(Started(options)),
         model_(Loaded(manifest_)),
         state_(manifest_, model_.device()) {
     EnterStage(kExitInput, "reading the parameters", manifest_.params);
@@ -480,7 +483,7 @@ class OpenModel {
     // The results of the last run end here: their memory is this one's. That of a device ends below.
     if (model_.device().device_type == kDLCPU) outputs_.clear();
     EnterStage(kExitRunFailed, "running the model", manifest_.library);
-    const UsePool use(&pool_);
+    const UseLauncher use(&launcher_);
     std::vector<Tensor> outputs = call();
     CheckOutputs(variant().outputs, outputs, manifest_.path);
     if (has_run_.insert(selected_).second) {
@@ -511,7 +514,7 @@ class OpenModel {
   const std::optional<Approval> approval_;
   const Manifest manifest_;
   Recycler recycler_;
-  ThreadPool pool_;
+  Launcher launcher_;
   Model model_;
   Params params_;
   size_t selected_ = 0;

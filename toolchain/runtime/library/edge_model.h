@@ -5,8 +5,9 @@
  *     fprintf(stderr, "%s\n", edge_error());
  *   }
  *
- * Threads: a model is used by one thread at a time; two models may run on two threads. Its own
- * threads, if any are asked for, sleep when there is nothing to do, and end in edge_close.
+ * Threads: a model is used by one thread at a time; two models may run on two threads. Models of a
+ * process whose options of threads agree share these threads, which sleep when there is nothing to do, and
+ * end when the last of these models is closed.
  * Nothing here prints, ends the process, handles signals, or changes its environment, folder or
  * affinity. A process that forks must open its models after that.
  */
@@ -67,9 +68,11 @@ typedef struct edge_options {
   edge_executor executor; /* computes instead of threads of its own, of which there are none then;
                              `threads` says how many calls there are. Without priority, pin and cpus */
   void* executor_context; /* its first argument */
+  int32_t own_threads; /* 1: shares its threads with no other model of the process. 0: shares them with those whose
+                          threads, pin, spin_us, priority, cpus and executor are the same */
 } edge_options;
 
-#define EDGE_OPTIONS {sizeof(edge_options), 0, 0, 0, NULL, 0, 0, NULL, NULL, NULL}
+#define EDGE_OPTIONS {sizeof(edge_options), 0, 0, 0, NULL, 0, 0, NULL, NULL, NULL, 0}
 
 /* An input or an output. Its memory is the model's, contiguous and row by row. */
 typedef struct edge_tensor {

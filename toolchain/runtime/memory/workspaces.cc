@@ -23,7 +23,7 @@ Workspaces::~Workspaces() {
 // Touches all of it: the first use by a thread must not wait for pages.
 void Workspaces::Grow(Slot* slot, size_t size) {
   free(slot->data);
-  *slot = {nullptr, 0, slot->shared, slot->taken};
+  *slot = {nullptr, 0, slot->shared, slot->taken, slot->grown};
   void* data = nullptr;
   if (posix_memalign(&data, kAlignment, size) != 0) throw std::bad_alloc();
   memset(data, 0, size);
@@ -37,7 +37,7 @@ void* Workspaces::Take(size_t size, bool shared) {
   if (slot == slots_.end()) slot = slots_.insert(slot, Slot{});
   if (shared && slot->shared < whole) {
     slot->shared = whole;
-    has_grown_ = true;
+    slot->grown = has_grown_ = true;
   }
   if (slot->size < whole) Grow(&*slot, whole);
   slot->taken = true;
@@ -50,10 +50,19 @@ void Workspaces::Give(void* memory) noexcept {
   }
 }
 
-void Workspaces::Match(const Workspaces& other) {
-  if (slots_.size() < other.slots_.size()) slots_.resize(other.slots_.size());
-  for (size_t i = 0; i < other.slots_.size(); ++i) {
-    slots_[i].shared = std::max(slots_[i].shared, other.slots_[i].shared);
+void Workspaces::Report(Needs* needs) {
+  if (needs->size() < slots_.size()) needs->resize(slots_.size());
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    if (slots_[i].grown) (*needs)[i] = std::max((*needs)[i], slots_[i].shared);
+    slots_[i].grown = false;
+  }
+  has_grown_ = false;
+}
+
+void Workspaces::Provide(const Needs& needs) {
+  if (slots_.size() < needs.size()) slots_.resize(needs.size());
+  for (size_t i = 0; i < needs.size(); ++i) {
+    slots_[i].shared = std::max(slots_[i].shared, needs[i]);
     if (slots_[i].size < slots_[i].shared) Grow(&slots_[i], slots_[i].shared);
   }
 }

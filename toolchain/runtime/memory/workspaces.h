@@ -21,12 +21,15 @@ class alignas(64) Workspaces {
   void* Take(size_t size, bool shared);
   void Give(void* memory) noexcept;
 
-  // What a task has asked for beyond what it had since the last call.
-  bool HasGrown() const { return has_grown_; }
-  void Settle() { has_grown_ = false; }
+  // Bytes of the n-th of those that a kernel has at the same time.
+  using Needs = std::vector<size_t>;
 
-  // Between two jobs: makes it at least what tasks of another thread have had.
-  void Match(const Workspaces& other);
+  // Whether tasks have asked for more than before since the last report.
+  bool HasGrown() const { return has_grown_; }
+  void Report(Needs* needs);
+
+  // Between two jobs: has at least what tasks of another thread have asked for. Throws std::bad_alloc.
+  void Provide(const Needs& needs);
 
   // This thread's: those of the innermost UseWorkspaces, or its own.
   static Workspaces& Current();
@@ -35,7 +38,7 @@ class alignas(64) Workspaces {
   struct Slot {
     char* data = nullptr;
     size_t size = 0, shared = 0;
-    bool taken = false;
+    bool taken = false, grown = false;
   };
 
   static void Grow(Slot* slot, size_t size);

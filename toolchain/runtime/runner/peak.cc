@@ -12,7 +12,7 @@
 #include "../model/device.h"
 #include "../model/fault.h"
 #include "../model/stage.h"
-#include "../threads/pool.h"
+#include "../threads/launcher.h"
 #include "clock.h"
 
 namespace runner {
@@ -147,7 +147,7 @@ int Triad(int task, TVMParallelGroupEnv* group, void* data) {
 
 double Seconds(FTVMParallelLambda lambda, Work* work) {
   const Clock::time_point start = Clock::now();
-  if (edge::ThreadPool::Current().Launch(lambda, work, 0) != 0) {
+  if (edge::Launcher::Current().Launch(lambda, work, 0) != 0) {
     throw edge::Fault(edge::kExitRunFailed, "the threads failed");
   }
   return std::max(1e-9, static_cast<double>(NanosecondsSince(start)) / 1e9);
@@ -191,15 +191,15 @@ int64_t ArrayBytes() {
   return std::clamp<int64_t>(free / kAtOnce, 1 << 20, kLargestArray);
 }
 
-Work WorkFor(const edge::ThreadPool& pool) {
-  const int tasks = pool.size() * edge::kPiecesPerThread;
+Work WorkFor(const edge::Launcher& launcher) {
+  const int tasks = launcher.size() * edge::kPiecesPerThread;
   return {Fastest(), 1, std::vector<int64_t>(static_cast<size_t>(tasks)), {}, {}, {}};
 }
 
 }  // namespace
 
 double MeasureGflops() {
-  Work work = WorkFor(edge::ThreadPool::Current());
+  Work work = WorkFor(edge::Launcher::Current());
   return BestGflops(&work);
 }
 
@@ -211,10 +211,10 @@ Peak MeasurePeak(int64_t threads) {
   options.threads = std::max<int>(1, static_cast<int>(cpus.size()));
   options.cpus = cpus;
   options.pinned = true;
-  edge::ThreadPool pool(options);
-  const edge::UsePool use(&pool);
-  Work work = WorkFor(pool);
-  Peak peak{work.kernel.instructions, pool.size(), BestGflops(&work), 0, ArrayBytes() / 1024};
+  edge::Launcher launcher(std::make_shared<edge::ThreadPool>(options));
+  const edge::UseLauncher use(&launcher);
+  Work work = WorkFor(launcher);
+  Peak peak{work.kernel.instructions, launcher.size(), BestGflops(&work), 0, ArrayBytes() / 1024};
   const size_t size = static_cast<size_t>(peak.array_kib) * 1024 / sizeof(float);
   work.a.assign(size, 0.0f);
   work.b.assign(size, 1.0f);

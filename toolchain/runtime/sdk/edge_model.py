@@ -65,6 +65,7 @@ class _Options(ctypes.Structure):
         ("cpus", ctypes.POINTER(ctypes.c_int32)),
         ("executor", _Execute),
         ("executor_context", ctypes.c_void_p),
+        ("own_threads", ctypes.c_int32),
     )
 
 
@@ -209,12 +210,14 @@ class Workers(NamedTuple):
         cpus: The CPUs that they stay on; with `pin` the first one is left to the calling thread.
         executor: Whose threads compute, such as a ThreadPoolExecutor, instead of threads of the model's own; `threads`
             says how many of them. The thread that runs the model must not be one of them.
+        own: Whether no other model of the process uses them. Otherwise those with the same options do.
     """
 
     spin_us: int = 0
     priority: int = 0
     cpus: Sequence[int] = ()
     executor: Executor | None = None
+    own: bool = False
 
 
 def _executor(executor: Executor | None) -> Any:
@@ -272,6 +275,7 @@ class Model:
             options.cpu_count = len(workers.cpus)
             options.cpus = (ctypes.c_int32 * len(workers.cpus))(*workers.cpus)
         options.executor = self._execute = _executor(workers.executor)  # called as long as the model is open
+        options.own_threads = int(workers.own)
         name = os.fsencode(Path(release).expanduser())
         self._call("edge_open", name, ctypes.byref(options), ctypes.byref(self._model))
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "../model/device.h"
-#include "../threads/pool.h"
+#include "../threads/launcher.h"
 
 namespace board_server {
 namespace {
@@ -201,7 +201,7 @@ int UseThreads(int64_t threads) {
   options.cpus = std::move(cpus);
   options.pinned = true;
   edge::StayOn(options.cpus);
-  edge::ThreadPool::SetOwn(options);
+  edge::Launcher::SetOwn(options);
   return options.threads;
 }
 

@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "pool.h"
+#include "launcher.h"
 
 namespace edge {
 namespace {
@@ -43,7 +43,7 @@ void ConfigureThreads(tvm::ffi::PackedArgs args, tvm::ffi::Any*) {
   }
   if (options.threads == 0) options.threads = ThreadPool::UsualSize();
   if (!options.cpus.empty()) StayOn(options.cpus);
-  ThreadPool::SetOwn(options);
+  Launcher::SetOwn(options);
 }
 
 }  // namespace
@@ -51,13 +51,13 @@ void ConfigureThreads(tvm::ffi::PackedArgs args, tvm::ffi::Any*) {
 TVM_FFI_STATIC_INIT_BLOCK() {
   tvm::ffi::reflection::GlobalDef()
       .def_packed("runtime.config_threadpool", ConfigureThreads)
-      .def("runtime.NumThreads", [] { return ThreadPool::Current().size(); });
+      .def("runtime.NumThreads", [] { return Launcher::Current().size(); });
 }
 
 }  // namespace edge
 
 extern "C" int TVMBackendParallelLaunch(FTVMParallelLambda flambda, void* cdata, int num_task) {
-  return edge::ThreadPool::Current().Launch(flambda, cdata, num_task);
+  return edge::Launcher::Current().Launch(flambda, cdata, num_task);
 }
 
 // A kernel of ours has none: whoever waits for another task would have to know that it has a thread.

@@ -51,16 +51,10 @@ bool Neighbours::AreBusy(Clock::time_point now) const {
   return now.time_since_epoch().count() < busy_until_.load(std::memory_order_relaxed);
 }
 
-void Neighbours::LookAsWorker(CpuWatch& watch, Clock::time_point now) {
-  if (watch.LostMuch(now).value_or(false)) Remember(now);
-}
-
-void Neighbours::LookAsLauncher(CpuWatch& watch, Clock::time_point now) {
-  if (const auto lost_much = watch.LostMuch(now)) {
-    if (*lost_much) Remember(now);
-    JudgePlaces(*lost_much, now);
-  }
-  if (AreBusy(now)) launcher_cpu_.store(CurrentCpu(), std::memory_order_relaxed);
+std::optional<bool> Neighbours::Look(CpuWatch& watch, Clock::time_point now) {
+  const std::optional<bool> lost_much = watch.LostMuch(now);
+  if (lost_much.value_or(false)) Remember(now);
+  return lost_much;
 }
 
 void Neighbours::Remember(Clock::time_point now) {
@@ -73,29 +67,34 @@ void Neighbours::Remember(Clock::time_point now) {
   busy_until_.store((now + memory).time_since_epoch().count(), std::memory_order_relaxed);
 }
 
+void LaunchersCpu::Look(CpuWatch& watch, Neighbours& neighbours, Clock::time_point now) {
+  if (const auto lost_much = neighbours.Look(watch, now)) Judge(*lost_much, now);
+  if (neighbours.AreBusy(now)) number_.store(CurrentCpu(), std::memory_order_relaxed);
+}
+
 // The system wakes a worker on the launcher's CPU if another process is busy on the worker's: then
 // both share one CPU, and the other process has one for itself. Apart from the launcher a worker gets
 // half of that second CPU. But where all CPUs are busy, the launcher loses as much as before, and
 // together both get a whole CPU for themselves, at the same time: then they are left together.
-void Neighbours::JudgePlaces(bool lost_much, Clock::time_point now) {
+void LaunchersCpu::Judge(bool lost_much, Clock::time_point now) {
   lost_windows_ = lost_much ? lost_windows_ + 1 : 0;
-  if (!AreApart()) {
+  if (!IsKeptFree()) {
     if (now < together_until_) return;
     lost_windows_ = 0;
-    apart_.store(true, std::memory_order_relaxed);
+    kept_free_.store(true, std::memory_order_relaxed);
   } else if (lost_windows_ > kTrial) {
     together_until_ = now + kTogether;
-    apart_.store(false, std::memory_order_relaxed);
+    kept_free_.store(false, std::memory_order_relaxed);
   }
 }
 
-void WorkersCpus::Follow(const Neighbours& neighbours, bool busy) {
-  if (!busy || !neighbours.AreApart()) {
+void WorkersCpus::Follow(const LaunchersCpu& launchers, bool busy) {
+  if (!busy || !launchers.IsKeptFree()) {
     if (narrowed_) sched_setaffinity(0, sizeof(before_), &before_);
     narrowed_ = false;
     return;
   }
-  const int cpu = neighbours.launcher_cpu();
+  const int cpu = launchers.number();
   if (cpu < 0 || CurrentCpu() != cpu) return;
   if (!narrowed_ && sched_getaffinity(0, sizeof(before_), &before_) != 0) return;
   cpu_set_t others = before_;

@@ -37,22 +37,32 @@ class Neighbours {
   // Whether a thread of the pool lost much of its CPU a short time ago.
   bool AreBusy(Clock::time_point now) const;
 
-  // Each thread calls this between its jobs.
-  void LookAsWorker(CpuWatch& watch, Clock::time_point now);
-  void LookAsLauncher(CpuWatch& watch, Clock::time_point now);
-
-  // Whether workers keep off the launcher's CPU while others are busy, and which one that is.
-  bool AreApart() const { return apart_.load(std::memory_order_relaxed); }
-  int launcher_cpu() const { return launcher_cpu_.load(std::memory_order_relaxed); }
+  // Each thread calls this between its jobs. Returns what its watch says.
+  std::optional<bool> Look(CpuWatch& watch, Clock::time_point now);
 
  private:
   void Remember(Clock::time_point now);
-  void JudgePlaces(bool lost_much, Clock::time_point now);
 
   std::atomic<Clock::rep> busy_until_{0};  // written by any thread: the last one counts
   std::atomic<Clock::rep> memory_{0};
-  std::atomic<bool> apart_{true};
-  std::atomic<int> launcher_cpu_{-1};
+};
+
+// The CPU of a launcher, off which workers keep while others are busy and while that helps it.
+class LaunchersCpu {
+ public:
+  using Clock = CpuWatch::Clock;
+
+  // The launcher calls this between its jobs.
+  void Look(CpuWatch& watch, Neighbours& neighbours, Clock::time_point now);
+
+  bool IsKeptFree() const { return kept_free_.load(std::memory_order_relaxed); }
+  int number() const { return number_.load(std::memory_order_relaxed); }
+
+ private:
+  void Judge(bool lost_much, Clock::time_point now);
+
+  std::atomic<bool> kept_free_{true};
+  std::atomic<int> number_{-1};
   // The launcher's own.
   int lost_windows_ = 0;
   Clock::time_point together_until_{};
@@ -63,7 +73,7 @@ class WorkersCpus {
  public:
   // Leaves the launcher's CPU if the worker is on it. Goes where the system likes when there is no
   // reason any more.
-  void Follow(const Neighbours& neighbours, bool busy);
+  void Follow(const LaunchersCpu& launchers, bool busy);
 
  private:
   bool narrowed_ = false;

@@ -1,73 +1,31 @@
 // See pool.h. Linux only: affinity, futexes, and names of threads.
 #include "pool.h"
 
-#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <sys/syscall.h>
-#include <tvm/ffi/error.h>
-#include <tvm/ffi/function.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <climits>
 #include <cstdlib>
 #include <memory>
 #include <system_error>
+#include <utility>
+
+#include "shared_pools.h"
+#include "waiting.h"
 
 namespace edge {
 namespace {
 
-using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-constexpr int kLooksBetweenClocks = 64;
 constexpr int kMostThreads = 1024;
 
-// How long a thread looks for what it waits for while other processes are busy: about what it takes
-// to wake a thread that sleeps.
-constexpr microseconds kLeastSpin{50};
-// Then a worker computes for this long at most before it sleeps. The system's time slices are 3 to
+// While other processes are busy, a worker computes for this long at most before it sleeps. The system's time slices are 3 to
 // 4 ms: a worker that stops in time is not stopped within a piece, for which all others would wait.
 constexpr milliseconds kTurn{2};
 
-thread_local ThreadPool* used = nullptr;
-thread_local std::unique_ptr<ThreadPool> own;
-
-void Relax() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__) || defined(__ARM_ARCH_7A__)
-  asm volatile("yield");
-#elif defined(__riscv)
-  asm volatile(".4byte 0x0100000f");  // PAUSE, a hint that processors without Zihintpause ignore
-#endif
-}
-
-template <typename Holds>
-bool SpinUntil(Holds holds, std::chrono::steady_clock::time_point end) {
-  while (true) {
-    for (int look = 0; look < kLooksBetweenClocks; ++look) {
-      if (holds()) return true;
-      Relax();
-    }
-    if (std::chrono::steady_clock::now() >= end) return holds();
-  }
-}
-
-void SleepWhile(std::atomic<uint32_t>& word, uint32_t value) {
-  static_assert(sizeof(word) == sizeof(uint32_t), "a futex is a plain word");
-  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
-}
-
-void WakeSleepers(std::atomic<uint32_t>& word) {
-  syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
-}
-
 thread_local CpuWatch watch;
-// When this thread last left Launch.
-thread_local CpuWatch::Clock::time_point left{};
 // When this worker's turn began.
 thread_local CpuWatch::Clock::time_point turn{};
 thread_local WorkersCpus workers_cpus;
@@ -125,39 +83,14 @@ std::vector<int> PlaceOf(size_t worker, const PoolOptions& options) {
                                                         : options.cpus;
 }
 
-int RunAlone(FTVMParallelLambda lambda, void* data, int tasks) {
-  TVMParallelGroupEnv env = {nullptr, tasks == 0 ? 1 : tasks};
-  for (int task = 0; task < env.num_task; ++task) {
-    if (lambda(task, &env, data) != 0) return -1;
-  }
-  return 0;
-}
-
 }  // namespace
-
-void ThreadPool::Share::Fill(uint32_t begin, uint32_t end) {
-  rest_.store(uint64_t{end} << 32 | begin, std::memory_order_release);
-}
-
-// The next task if there is one. Who compares with an outdated value fails, or finds that it is the
-// value again: then the task is one of the present job, and nobody else has it.
-std::optional<uint32_t> ThreadPool::Share::Take() {
-  uint64_t rest = rest_.load(std::memory_order_acquire);
-  while (static_cast<uint32_t>(rest) < rest >> 32) {
-    if (rest_.compare_exchange_weak(rest, rest + 1, std::memory_order_acq_rel,
-                                    std::memory_order_acquire)) {
-      return static_cast<uint32_t>(rest);
-    }
-  }
-  return std::nullopt;
-}
 
 ThreadPool::ThreadPool(const PoolOptions& options)
     : spin_(options.spin),
       execute_(options.execute),
       context_(options.context),
-      shares_(static_cast<size_t>(std::clamp(options.threads, 1, kMostThreads))),
-      workspaces_(shares_.size()) {
+      process_(CountForks()),
+      members_(static_cast<size_t>(std::clamp(options.threads, 1, kMostThreads))) {
   try {
     Start(options);
   } catch (...) {
@@ -172,7 +105,7 @@ void ThreadPool::Start(const PoolOptions& options) {
   if (execute_ != nullptr) return;
   const NoSignals none;
   const Priority priority(options.priority);
-  for (size_t worker = 1; worker < shares_.size(); ++worker) {
+  for (size_t worker = 1; worker < members_.size(); ++worker) {
     workers_.emplace_back([this, worker, options] { Begin(static_cast<int>(worker), options); });
   }
   // What a thread takes from the system at its start is no later run's.
@@ -185,7 +118,7 @@ void ThreadPool::Begin(int member, const PoolOptions& options) {
   const std::vector<int> cpus = PlaceOf(static_cast<size_t>(member), options);
   if (!cpus.empty()) StayOn(cpus);
   TouchStack();
-  const UseWorkspaces use(&workspaces_[static_cast<size_t>(member)]);
+  const UseWorkspaces use(&members_[static_cast<size_t>(member)].workspaces);
   if (prepare_thread != nullptr) prepare_thread();
   ready_.fetch_add(1);
   WakeSleepers(ready_);
@@ -194,16 +127,66 @@ void ThreadPool::Begin(int member, const PoolOptions& options) {
 }
 
 void ThreadPool::Stop() {
+  if (IsOfAnotherProcess()) {
+    // There is nobody to wait for. The list stays, since it can neither join nor forget its threads.
+    static std::vector<std::vector<std::thread>>& lost = *new std::vector<std::vector<std::thread>>();
+    lost.push_back(std::move(workers_));
+    return;
+  }
   ended_.store(true);
   Announce();
+  room_.fetch_add(1);
+  WakeSleepers(room_);
   for (std::thread& worker : workers_) worker.join();
 }
 
-void ThreadPool::Work(int member, bool pinned) {
-  for (uint32_t seen = NextJob(0); !ended_.load(); seen = NextJob(seen)) {
-    if (!pinned) workers_cpus.Follow(neighbours_, neighbours_.AreBusy(Clock::now()));
-    FinishTasks(RunTasks(member));
+bool ThreadPool::IsOfAnotherProcess() const { return process_ != CountForks(); }
+
+TaskQueue* ThreadPool::TakeQueue() {
+  const std::lock_guard<std::mutex> lock(queues_mutex_);
+  if (!free_queues_.empty()) {
+    TaskQueue* const queue = free_queues_.back();
+    free_queues_.pop_back();
+    return queue;
   }
+  free_queues_.reserve(queues_.size() + 1);  // whoever gives one back must not fail
+  queues_.push_back(std::make_unique<TaskQueue>(size(), newest_.load(), static_cast<int>(queues_.size())));
+  newest_.store(queues_.back().get(), std::memory_order_release);
+  return queues_.back().get();
+}
+
+void ThreadPool::GiveQueue(TaskQueue* queue) {
+  if (IsOfAnotherProcess()) return;  // and its mutex may be locked for ever
+  const std::lock_guard<std::mutex> lock(queues_mutex_);
+  free_queues_.push_back(queue);
+}
+
+void ThreadPool::Work(int member, bool pinned) {
+  for (uint32_t seen = NextJob(member, 0); !ended_.load(); seen = NextJob(member, seen)) HelpAll(member, pinned);
+}
+
+// Begins with another queue than other workers do, so that each of several launchers gets some.
+void ThreadPool::HelpAll(int member, bool pinned) {
+  TaskQueue* const newest = newest_.load(std::memory_order_acquire);
+  if (newest == nullptr) return;
+  const int first = member % (newest->number() + 1);
+  for (const bool is_later : {false, true}) {
+    for (TaskQueue* queue = newest; queue != nullptr; queue = queue->next()) {
+      if ((queue->number() > first) == is_later && queue->IsBusy()) Help(queue, member, pinned);
+    }
+  }
+}
+
+void ThreadPool::Help(TaskQueue* queue, int member, bool pinned) {
+  if (!pinned) workers_cpus.Follow(queue->launchers_cpu(), neighbours_.AreBusy(Clock::now()));
+  Member& self = members_[static_cast<size_t>(member)];
+  uint32_t count = 0;
+  {
+    const std::lock_guard<std::mutex> working(self.working);
+    count = queue->Run(member, [&] { return IsTurnOver() || !HasRoom(member); });
+    if (self.workspaces.HasGrown()) queue->Ask(&self.workspaces);
+  }
+  queue->Finish(count);
 }
 
 // Whether a worker has to leave the rest to the others.
@@ -212,134 +195,67 @@ bool ThreadPool::IsTurnOver() const {
   return now - turn > kTurn && neighbours_.AreBusy(now);
 }
 
+// Each model that runs has a thread of the application's that computes: beside several of them the
+// last workers have no CPU.
+bool ThreadPool::HasRoom(int member) const {
+  return member <= size() - std::max(1, runs_.load(std::memory_order_relaxed));
+}
+
+// A job wakes those who wait here only if fewer models run than before: not each of its kernels.
+void ThreadPool::AwaitRoom(int member) {
+  const Clock::time_point start = Clock::now();
+  outside_.fetch_add(1);
+  while (true) {
+    const uint32_t number = room_.load();
+    if (HasRoom(member) || ended_.load()) break;
+    SleepWhile(room_, number);
+  }
+  outside_.fetch_sub(1);
+  turn = Clock::now();
+  watch.SetAside(turn - start);
+}
+
 // A job's number is stored before the launcher looks for sleepers, and a sleeper is counted before
 // it looks for the number: one of them sees the other.
-uint32_t ThreadPool::NextJob(uint32_t seen) {
-  if (IsTurnOver() || !Spin([&] { return jobs_.load(std::memory_order_acquire) != seen; })) {
-    const Clock::time_point start = Clock::now();
-    sleepers_.fetch_add(1);
-    while (jobs_.load() == seen) SleepWhile(jobs_, seen);
-    sleepers_.fetch_sub(1);
-    turn = Clock::now();
-    watch.SetAside(turn - start);
-  }
-  neighbours_.LookAsWorker(watch, Clock::now());
+uint32_t ThreadPool::NextJob(int member, uint32_t seen) {
+  const auto is_new = [&] { return jobs_.load(std::memory_order_acquire) != seen; };
+  do {
+    if (!HasRoom(member)) AwaitRoom(member);
+    if (IsTurnOver() || !Spin([&] { return is_new() || !HasRoom(member); }, spin_, neighbours_)) {
+      const Clock::time_point start = Clock::now();
+      sleepers_.fetch_add(1);
+      while (jobs_.load() == seen) SleepWhile(jobs_, seen);
+      sleepers_.fetch_sub(1);
+      turn = Clock::now();
+      watch.SetAside(turn - start);
+    }
+  } while (!ended_.load() && !(is_new() && HasRoom(member)));
+  neighbours_.Look(watch, Clock::now());
   return jobs_.load();
 }
 
 void ThreadPool::Announce() {
   jobs_.fetch_add(1);
   if (sleepers_.load() > 0) WakeSleepers(jobs_);
+  if (outside_.load() < std::max(1, runs_.load())) return;
+  room_.fetch_add(1);
+  WakeSleepers(room_);
 }
 
-int ThreadPool::Launch(FTVMParallelLambda lambda, void* data, int tasks) {
-  if (IsWithinTask() || size() == 1) return RunAlone(lambda, data, tasks);
-  const Clock::time_point start = Clock::now();
-  watch.SetAside(start - left);
-  neighbours_.LookAsLauncher(watch, start);
-  const int all = tasks == 0 ? size() * kPiecesPerThread : tasks;
-  job_ = {lambda, data, {nullptr, all}};
-  unfinished_.store(static_cast<uint32_t>(all), std::memory_order_relaxed);
-  const uint64_t count = static_cast<uint64_t>(all), members = shares_.size();
-  for (uint64_t member = 0; member < members; ++member) {
-    shares_[member].Fill(static_cast<uint32_t>(member * count / members),
-                         static_cast<uint32_t>((member + 1) * count / members));
-  }
-  if (execute_ != nullptr) {
-    execute_(context_, &RunForExecutor, this, size());
-  } else {
-    Announce();
-  }
-  IsWithinTask() = true;
-  const uint32_t done = RunTasks(0);
-  IsWithinTask() = false;
-  unfinished_.fetch_sub(done, std::memory_order_acq_rel);
-  AwaitTasks();
-  MatchWorkspaces();
-  left = Clock::now();
-  return Outcome();
-}
-
-// Each call takes whatever tasks there are, from its own share first. So a call too few or too late
-// changes nothing but the time.
-void ThreadPool::RunForExecutor(void* pool, int32_t number) {
-  auto* const self = static_cast<ThreadPool*>(pool);
-  const bool before = IsWithinTask();
-  IsWithinTask() = true;
-  self->FinishTasks(self->RunTasks(std::clamp(number, 0, self->size() - 1)));
-  IsWithinTask() = before;
-}
-
-// A thread that has computed no part of a kernel so far is to find its memory there when it does.
-void ThreadPool::MatchWorkspaces() {
-  Workspaces& own = Workspaces::Current();
-  bool has_grown = own.HasGrown();
-  for (const Workspaces& each : workspaces_) has_grown = has_grown || each.HasGrown();
-  if (!has_grown || execute_ != nullptr) return;
-  try {
-    for (const Workspaces& each : workspaces_) own.Match(each);
-    for (Workspaces& each : workspaces_) {
-      each.Match(own);
-      each.Settle();
-    }
-    own.Settle();
-  } catch (const std::bad_alloc&) {  // whoever needs it will ask again
-  }
-}
-
-// Takes the member's own tasks, then those that others have not begun. Returns how many. The
-// launcher stays until all are finished, so whoever has taken one finds the record of its job.
-uint32_t ThreadPool::RunTasks(int member) {
-  uint32_t count = 0;
-  for (int other = 0; other < size(); ++other) {
-    Share& share = shares_[static_cast<size_t>((member + other) % size())];
-    while (member == 0 || !IsTurnOver()) {
-      const auto task = share.Take();
-      if (!task) break;
-      ++count;
-      if (job_.lambda(static_cast<int>(*task), &job_.env, job_.data) == 0) continue;
-      Fail(tvm::ffi::details::MoveFromSafeCallRaised());
+// Between two jobs of a queue: no worker is to ask for memory at its first task of a later run.
+// Returns whether all workers could be given it; one that works for another queue cannot.
+bool ThreadPool::Provide(const Workspaces::Needs& needs) {
+  bool is_complete = true;
+  for (size_t worker = 1; worker < members_.size(); ++worker) {
+    std::unique_lock<std::mutex> idle(members_[worker].working, std::defer_lock);
+    // One that only looks for tasks soon has looked.
+    if (SpinUntil([&idle] { return idle.try_lock(); }, Clock::now() + kLeastSpin)) {
+      members_[worker].workspaces.Provide(needs);
+    } else {
+      is_complete = false;
     }
   }
-  return count;
-}
-
-void ThreadPool::FinishTasks(uint32_t count) {
-  if (count == 0) return;
-  const bool last = unfinished_.fetch_sub(count) == count;
-  if (last && launcher_sleeps_.load()) WakeSleepers(unfinished_);
-}
-
-void ThreadPool::AwaitTasks() {
-  if (Spin([this] { return unfinished_.load(std::memory_order_acquire) == 0; })) return;
-  const Clock::time_point start = Clock::now();
-  launcher_sleeps_.store(true);
-  for (uint32_t rest = unfinished_.load(); rest != 0; rest = unfinished_.load()) {
-    SleepWhile(unfinished_, rest);
-  }
-  launcher_sleeps_.store(false);
-  watch.SetAside(Clock::now() - start);
-}
-
-// Where other processes want the CPUs, whoever spins uses up the time that it would need as soon as
-// there is work; and the CPU of one that sleeps is free for a thread of ours that waits for one.
-template <typename Holds>
-bool ThreadPool::Spin(Holds holds) {
-  const Clock::time_point start = Clock::now();
-  if (SpinUntil(holds, start + std::min(kLeastSpin, spin_))) return true;
-  return !neighbours_.AreBusy(Clock::now()) && SpinUntil(holds, start + spin_);
-}
-
-void ThreadPool::Fail(tvm::ffi::Error error) {
-  const std::lock_guard<std::mutex> lock(failing_);
-  if (!error_) error_ = std::move(error);
-}
-
-int ThreadPool::Outcome() {
-  if (!error_) return 0;
-  tvm::ffi::details::SetSafeCallRaised(*error_);
-  error_.reset();
-  return -1;
+  return is_complete;
 }
 
 int ThreadPool::UsualSize() {
@@ -349,30 +265,11 @@ int ThreadPool::UsualSize() {
   return sched_getaffinity(0, sizeof(mask), &mask) == 0 ? CPU_COUNT(&mask) : 1;
 }
 
-ThreadPool& ThreadPool::Current() {
-  if (used != nullptr) return *used;
-  if (own == nullptr) {
-    PoolOptions options;
-    options.threads = UsualSize();
-    SetOwn(options);
-  }
-  return *own;
-}
-
-void ThreadPool::SetOwn(const PoolOptions& options) {
-  own.reset();  // before the new one, which may be for the same CPUs
-  own = std::make_unique<ThreadPool>(options);
-}
-
 void StayOn(const std::vector<int>& cpus) {
   cpu_set_t mask;
   CPU_ZERO(&mask);
   for (int cpu : cpus) CPU_SET(cpu, &mask);
   sched_setaffinity(0, sizeof(mask), &mask);
 }
-
-UsePool::UsePool(ThreadPool* pool) : before_(used), workspaces_(&pool->workspaces_[0]) { used = pool; }
-
-UsePool::~UsePool() { used = before_; }
 
 }  // namespace edge

@@ -1,25 +1,26 @@
-// The threads that run a model's kernels, in place of TVM's own pool: they belong to whoever made
+// The threads that run models' kernels, in place of TVM's own pool: they belong to whoever made
 // them and end with it, they sleep when there is nothing to do, and they read no environment.
 //
 // A kernel is cut into more pieces than there are threads, and a piece is computed by whichever
 // thread takes it. The thread that launches takes what nobody else has begun, so it never waits for
 // one that the system has given no CPU. docs/decisions/0008-pieces-that-threads-take.md
+//
+// Several models may have one pool: each launches from a queue of its own (launcher.h), and the
+// workers take from all of them. docs/decisions/0016-one-pool-for-several-models.md
 #ifndef THREADS_POOL_H_
 #define THREADS_POOL_H_
-
-#include <tvm/ffi/error.h>
-#include <tvm/runtime/c_backend_api.h>
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <mutex>
-#include <optional>
 #include <thread>
 #include <vector>
 
 #include "../memory/workspaces.h"
 #include "neighbours.h"
+#include "task_queue.h"
 
 namespace edge {
 
@@ -43,7 +44,7 @@ struct PoolOptions {
   void* context = nullptr;
 };
 
-// One thread at a time may launch. Its workers are the others; they are started at once.
+// The workers are all threads but one, since each launcher computes, too. They are started at once.
 class ThreadPool {
  public:
   // Throws std::system_error if the system gives no threads, or not with that priority.
@@ -52,77 +53,62 @@ class ThreadPool {
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  int size() const { return static_cast<int>(shares_.size()); }
+  int size() const { return static_cast<int>(members_.size()); }
 
-  // Calls lambda(task, ...) for each task, on this thread or a worker; 0 tasks stand for some a
-  // thread. Returns 0, or -1 with the first task's error raised as TVM's functions raise it.
-  int Launch(FTVMParallelLambda lambda, void* data, int tasks);
-
-  // The pool that this thread's kernels use: that of the innermost UsePool, else one of the thread's
-  // own.
-  static ThreadPool& Current();
+  // Whether the process is a fork of the one whose threads these are: then they do not exist here.
+  bool IsOfAnotherProcess() const;
 
   // As many as this process may use CPUs, or as $TVM_NUM_THREADS says.
   static int UsualSize();
 
-  // Replaces the thread's own pool.
-  static void SetOwn(const PoolOptions& options);
-
  private:
   using Clock = std::chrono::steady_clock;
 
-  struct Job {
-    FTVMParallelLambda lambda = nullptr;
-    void* data = nullptr;
-    TVMParallelGroupEnv env = {};
+  // A thread of the pool; the first one is unused, since launchers have their own memory.
+  struct Member {
+    std::mutex working;  // held while it runs tasks
+    Workspaces workspaces;
   };
 
-  // Tasks that nobody has begun yet. Each member has a share that it takes from first, so that in
-  // one kernel after the other it works on the same part of the data.
-  class alignas(64) Share {
-   public:
-    void Fill(uint32_t begin, uint32_t end);
-    std::optional<uint32_t> Take();
+  friend class Launcher;
+  friend class UseLauncher;
 
-   private:
-    std::atomic<uint64_t> rest_{0};  // the next task, and in the upper half the end
-  };
+  // For a launcher: a queue that no other one has.
+  TaskQueue* TakeQueue();
+  void GiveQueue(TaskQueue* queue);
 
   void Start(const PoolOptions& options);
   void Stop();
   void Begin(int member, const PoolOptions& options);
   void Work(int member, bool pinned);
-  static void RunForExecutor(void* pool, int32_t number);
-  uint32_t NextJob(uint32_t seen);
+  void HelpAll(int member, bool pinned);
+  void Help(TaskQueue* queue, int member, bool pinned);
+  uint32_t NextJob(int member, uint32_t seen);
+  bool HasRoom(int member) const;
+  void AwaitRoom(int member);
   bool IsTurnOver() const;
   void Announce();
-  uint32_t RunTasks(int member);
-  void FinishTasks(uint32_t count);
-  void AwaitTasks();
-  void MatchWorkspaces();
-  template <typename Holds>
-  bool Spin(Holds holds);
-  void Fail(tvm::ffi::Error error);
-  int Outcome();
-
-  friend class UsePool;
+  bool Provide(const Workspaces::Needs& needs);
 
   const std::chrono::microseconds spin_;
   const Executor execute_;
   void* const context_;
-  std::vector<Share> shares_;  // the launcher's, and one for each worker
-  std::vector<Workspaces> workspaces_;  // the same
+  const uint32_t process_;  // how many forks there were before
+  std::vector<Member> members_;
   std::vector<std::thread> workers_;
-  Job job_;  // whoever has taken a task may read it
-  std::mutex failing_;
-  std::optional<tvm::ffi::Error> error_;  // the first one of the job
+
+  std::mutex queues_mutex_;
+  std::vector<std::unique_ptr<TaskQueue>> queues_;  // all of them: none ends before the pool
+  std::vector<TaskQueue*> free_queues_;
+  std::atomic<TaskQueue*> newest_{nullptr};  // leads to the others
 
   // What the threads watch, each on a cache line of its own.
   alignas(64) std::atomic<uint32_t> jobs_{0};  // a new number is a new job, or the end
-  alignas(64) std::atomic<uint32_t> unfinished_{0};
-  alignas(64) std::atomic<int> sleepers_{0};
-  std::atomic<uint32_t> ready_{0};  // workers that have started
-  std::atomic<bool> launcher_sleeps_{false};
+  alignas(64) std::atomic<int> sleepers_{0};   // that a new job wakes
+  alignas(64) std::atomic<int> runs_{0};       // models that run now
+  std::atomic<int> outside_{0};                // workers without a CPU beside the launchers
+  std::atomic<uint32_t> room_{0};              // a new number wakes these
+  std::atomic<uint32_t> ready_{0};             // workers that have started
   std::atomic<bool> ended_{false};
   Neighbours neighbours_;
 };
@@ -130,19 +116,6 @@ class ThreadPool {
 // Leaves this thread, and those that it starts from now on, to some CPUs. One that went away leaves
 // it where the system puts it.
 void StayOn(const std::vector<int>& cpus);
-
-// Has this thread's kernels use a pool for the time of a scope.
-class UsePool {
- public:
-  explicit UsePool(ThreadPool* pool);
-  ~UsePool();
-  UsePool(const UsePool&) = delete;
-  UsePool& operator=(const UsePool&) = delete;
-
- private:
-  ThreadPool* before_;
-  const UseWorkspaces workspaces_;
-};
 
 }  // namespace edge
 

@@ -51,7 +51,6 @@ int main(int argc, char** argv) {
   if (argc != 4) return fprintf(stderr, "usage: crops DETECTOR CLASSIFIER PICTURE.ppm\n"), 2;
   edge_options options = EDGE_OPTIONS;
   options.threads = EDGE_ALL_CPUS;
-  options.spin_us = EDGE_NO_SPIN; /* the models run in turns: idle threads leave the CPUs to the other one */
   edge_model *detector, *classifier = NULL;
   edge_image picture = EDGE_IMAGE;
   edge_objects found = EDGE_OBJECTS, classes = EDGE_OBJECTS;
