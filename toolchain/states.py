@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,13 +28,26 @@ Call = Callable[[Tensors], dict[str, NDArray[Any]]]
 
 @dataclass(frozen=True)
 class StatePair:
-    """An output that is an input of the next step; both have the same shape and element type."""
+    """An output that is an input of the next step; both have the same shape and element type.
+
+    Attributes:
+        input: Name of the input.
+        output: Name of the output.
+        in_place: Whether a step of the compiled model writes what is new into the memory of the input. Pairs that
+            differ only in that are equal: it changes no result.
+    """
 
     input: str
     output: str
+    in_place: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
         return f"{self.input}={self.output}"
+
+
+def describe(pairs: Sequence[StatePair]) -> str:
+    """List the states of a compiled model, and which of them a step writes in place."""
+    return ", ".join(f"{pair} (in place)" if pair.in_place else str(pair) for pair in pairs)
 
 
 def of_step(specs: Sequence[TensorSpec], state: Sequence[str]) -> tuple[TensorSpec, ...]:

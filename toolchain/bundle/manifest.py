@@ -327,6 +327,9 @@ class Manifest:
         for name in ("states", "variants"):  # as before there were any
             if not document[name]:
                 del document[name]
+        for pair in document.get("states", ()):
+            if not pair["in_place"]:  # as before there were any that are
+                del pair["in_place"]
         if self.records is not None and not self.records.modelled:  # bundles of before there were models are the same
             del document["records"]["modelled"]
         if self.half is not None and self.half.format == "float16":  # as before there were others
@@ -440,6 +443,8 @@ def _signature_faults(manifest: Manifest) -> list[str]:
     faults = [f"{spec!s:.{_MAX_SPEC_TEXT}}" for spec in specs if not _is_possible(spec)]
     faults += _bound_faults(manifest) if not faults else []
     faults += [f"states: {fault}" for fault in states.faults(manifest.inputs, manifest.outputs, manifest.states)]
+    if manifest.target.get("kind") != "llvm":
+        faults += [f"states: {pair} is in place, as on CPUs alone" for pair in manifest.states if pair.in_place]
     if not faults:
         for side, tensors in {"inputs": manifest.inputs, "outputs": manifest.outputs}.items():
             if sum(spec.bytes for spec in tensors) > _LARGEST_TENSOR:

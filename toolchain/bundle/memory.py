@@ -53,6 +53,7 @@ def planned(manifest: Manifest) -> Memory | None:
     state = sum(spec.bytes for spec in manifest.inputs) - sum(spec.bytes for spec in manifest.step_inputs)
     inputs = sum(spec.bytes for spec in manifest.inputs) + state
     # The machine keeps the outputs of the last run while the next one writes others.
-    activations = manifest.activations + sum(spec.bytes for spec in manifest.outputs)
+    written = {pair.output for pair in manifest.states if pair.in_place}  # in the state's own memory
+    activations = manifest.activations + sum(spec.bytes for spec in manifest.outputs if spec.name not in written)
     weights, library = manifest.files[PARAMS].size, manifest.files[LIBRARY].size
     return Memory(weights, activations, inputs, library, _PROGRAM)

@@ -32,7 +32,7 @@ from toolchain.bundle.manifest import (
     Tuned,
     Variant,
 )
-from toolchain.compile import applicable_records, executable, prepare, variants
+from toolchain.compile import applicable_records, executable, in_place, prepare, variants
 from toolchain.compile.applicable_records import RecordSources
 from toolchain.compile.executable import ENTRY, lift_constants
 from toolchain.compile.nodes import nodes_by_call
@@ -296,7 +296,7 @@ def _lower(network: Network, request: BuildRequest, records: RecordSources) -> t
     """Return a network as calls of kernels, and the same with the tuning records applied."""
     imported, backend, name = network.imported, request.backend, network.imported.source.name
     with _compile_errors(name):
-        lowered = backend.lower(prepare.rescale_for_half(imported, request))
+        lowered = backend.lower(in_place.prepared_module(imported, request))
     with _compile_errors(name):
         left_out = backend.unsupported_layers(imported.module)
     for layer in left_out:
@@ -464,7 +464,7 @@ def _manifest(work: _Compilation, staging: Path, activations: Mapping[str, int |
         int8=work.int8,
         activations=activations[ENTRY],
         sparse=_sparse(work),
-        states=source.states,
+        states=in_place.marked(work.imported, work.merged.module),
         pictures=pipeline if isinstance(pipeline := work.request.pipeline, Pictures) else None,
         sounds=pipeline if isinstance(pipeline, Sounds) else None,
         variants=tuple(sets_of_shapes) if len(sets_of_shapes) > 1 else (),

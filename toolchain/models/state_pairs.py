@@ -49,6 +49,7 @@ def choose(
     """
     if declared:
         pairs = tuple(StatePair(source, result) for source, result in declared.items())
+        _refuse_growing(proto, pairs)
         check(proto.graph.output, inputs, _inferred(proto), pairs)
         return pairs, ()
     if detection == "off":
@@ -89,6 +90,25 @@ def check(
         assumed = TensorSpec(value.name, source.shape if source else (), source.dtype if source else "float32")
         specs.append(known.get(value.name, assumed))
     refuse(inputs, specs, pairs)
+
+
+def _refuse_growing(proto: onnx.ModelProto, pairs: Sequence[StatePair]) -> None:
+    """Refuse a cache that grows with each step; otherwise do nothing.
+
+    It is not given more room than it has: the model would attend to rows that are not there yet.
+
+    Raises:
+        InputError: One of the pairs is such a cache.
+    """
+    makers = {name: node for node in proto.graph.node for name in node.output}
+    for pair in pairs:
+        maker = makers.get(pair.output)
+        if maker is not None and maker.op_type == "Concat" and pair.input in maker.input:
+            raise InputError(
+                f"{pair.output} grows with each step, and a state has a fixed size",
+                details=f"Concat node {maker.name or pair.output!r} appends to {pair.input}",
+                hint="export the model with a cache of a fixed size (a static cache), a position and a mask as inputs",
+            )
 
 
 def refuse(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], pairs: Sequence[StatePair]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from toolchain import states
 from toolchain.bundle import Bundle, memory
 from toolchain.bundle.manifest import InHalf, Tuned
 from toolchain.errors import ToolchainError, VerificationError
@@ -37,6 +38,7 @@ class Built:
         half = self.bundle.manifest.half
         planned = memory.planned(self.bundle.manifest)
         lines: list[str | Table] = [line, *([f"memory: {planned}"] if planned else []), *(half.lines() if half else ())]
+        lines += [f"state: {states.describe(pairs)}"] if (pairs := self.bundle.manifest.states) else []
         lines += ["", self._variants()] if self.bundle.manifest.variants else []
         lines += ["", *self.costs.shown()] if self.costs else []
         return line if len(lines) == 1 else lines
@@ -80,7 +82,7 @@ class Built:
             ("their times are modelled", records.modelled and f"{records.modelled}: no board has confirmed them"),
             ("memory, planned", str(memory.planned(manifest) or "")),
             ("sparse", str(manifest.sparse or "")),
-            ("state", ", ".join(map(str, manifest.states))),
+            ("state", states.describe(manifest.states)),
             ("made by", manifest.command),
         ]
         sections = [Section("The bundle", [Facts(facts)])]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from toolchain import files
 from toolchain.backends.base import Backend, CostModel, MachineModel
 from toolchain.board import Board
-from toolchain.compile import applicable_records, prepare
+from toolchain.compile import applicable_records, in_place, prepare
 from toolchain.compile.applicable_records import record_key
 from toolchain.compile.request import BuildRequest
 from toolchain.device.lock import Owner
@@ -109,7 +109,7 @@ def extract(request: BuildRequest) -> Extracted:
     for line in loaded.guessed:
         request.progress(line)
     imported = importer.import_model(prepare.quantize_if_needed(loaded, request).source)
-    lowered = backend.lower(prepare.rescale_for_half(imported, request))
+    lowered = backend.lower(in_place.prepared_module(imported, request))
     return Extracted(imported, backend, tasks.extract(lowered, backend), lowered)
 
 

@@ -19,6 +19,7 @@ from toolchain import bundle, files, tensors
 from toolchain.bundle import manifest as manifests
 from toolchain.bundle import oci
 from toolchain.bundle.manifest import Modelled
+from toolchain.bundle.memory import planned
 from toolchain.errors import InputError, VerificationError
 from toolchain.tensors import Bound
 
@@ -350,6 +351,18 @@ def test_a_manifest_with_a_state(tiny):
     assert tiny.manifest.steps({"x": np.zeros((7, 2))}) == 0
 
 
+def test_a_state_in_place_is_no_other_state(tiny):
+    """It has no second buffer, and bundles without any are what they were."""
+    specs = {"inputs": [X, H], "outputs": [Y, HN]}
+    plain = manifest_with(tiny, **specs, states=[PAIR])
+    written = manifest_with(tiny, **specs, states=[PAIR | {"in_place": True}])
+    assert written.states == plain.states
+    assert (written.states[0].in_place, plain.states[0].in_place) == (True, False)
+    assert b"in_place" not in plain.encoded()
+    two, one = planned(plain), planned(written)
+    assert two.activations - one.activations == plain.inputs[1].bytes
+
+
 @pytest.mark.parametrize(
     ("states", "told"),
     [
@@ -358,6 +371,8 @@ def test_a_manifest_with_a_state(tiny):
         ([PAIR, PAIR], "states: input h is in two states"),
         ([PAIR, {"input": "x", "output": "y"}], "states: no input is left beside the state"),
         ([], "it does not have the exact form that the toolchain writes"),
+        ([PAIR | {"in_place": False}], "it does not have the exact form that the toolchain writes"),
+        ([PAIR | {"in_place": 2}], "states.0.in_place"),
         ([{"input": "h"}], "states.0.output"),
     ],
 )

@@ -96,3 +96,11 @@ def test_a_model_without_a_state_has_none_to_use(tmp_path):
     path = nets.save(nets.relu(), tmp_path)
     with pytest.raises(InputError, match="no output of the model looks like the next value of an input"):
         source.load_request(Model(path, detection="use"))
+
+
+def test_a_cache_that_grows_is_refused_by_name(tmp_path):
+    path = nets.save(nets.cached_step(), tmp_path)
+    with pytest.raises(InputError, match="present grows with each step, and a state has a fixed size") as caught:
+        source.load_request(Model(path, dims={"past": 7, "new": 1}, states={"past": "present"}))
+    assert caught.value.details == "Concat node 'present' appends to past"
+    assert "a static cache" in caught.value.hint

@@ -91,9 +91,13 @@ class Node:
         """Bind an expression to a variable, so that it is computed once."""
         return self.builder.emit(expression)
 
-    def compute(self, function: Callable[..., Any], *arguments: Any, name: str) -> Any:
-        """Bind the result of a function that builds a tensor expression from its arguments."""
-        return self.builder.emit_te(function, *arguments, primfunc_name_hint=name)
+    def compute(self, function: Callable[..., Any], *arguments: Any, name: str, **attributes: str) -> Any:
+        """Bind the result of a function that builds a tensor expression from its arguments.
+
+        Its kernel gets the attributes, if there are any.
+        """
+        more = {"primfunc_attrs": attributes} if attributes else {}
+        return self.builder.emit_te(function, *arguments, primfunc_name_hint=name, **more)
 
     def refusal(self, reason: str, hint: str = "") -> InputError:
         return InputError(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from toolchain import states
 from toolchain.bundle.manifest import Modelled
 from toolchain.device.application import Started
 from toolchain.device.energy import Energy
@@ -114,7 +115,7 @@ def _result(report: Report) -> list[tuple[str, str]]:
         ("board", f"{report.board} at {report.host}{mark}"),
         ("device", f"{facts.cpu or facts.machine}, {facts.cpus} CPUs, {facts.kernel}"),
         ("computed on", run.processor.text if run.processor else ""),
-        ("state", f"{', '.join(map(str, report.states))}, in {report.steps} steps" if report.states else ""),
+        ("state", f"{states.describe(report.states)}, in {report.steps} steps" if report.states else ""),
         ("outputs", _outputs_text(report)),
         ("steps", str(report.raw or "")),
         ("samples", _fidelity_text(report.fidelity)),

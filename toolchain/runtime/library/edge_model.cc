@@ -397,10 +397,14 @@ class OpenModel {
     Compute([this] { return model_.Run(); }, [](std::vector<Tensor>*) {});
   }
 
-  // A step that fails leaves the state as it was.
+  // A step that fails leaves the state as it was, or unusable where it is changed in place.
   void Step() {
-    Compute([this] { return model_.Step(state_); },
-            [this](std::vector<Tensor>* outputs) { state_.Take(outputs); });
+    Compute(
+        [this] {
+          state_.Begin();
+          return model_.Step(state_);
+        },
+        [this](std::vector<Tensor>* outputs) { state_.Take(outputs); });
   }
 
   // Decodes a file; other pictures are as they are.

@@ -249,8 +249,9 @@ EDGE_API int edge_set_shapes(edge_model* model, int32_t count, const edge_shape*
 EDGE_API int edge_run(edge_model* model);
 
 /* The same for a model with a state, which the model keeps from one step to the next: inputs that are
- * a state are not read, and outputs that are one cannot be read. It is zeros at first; a step that fails
- * leaves it as it was. Without a state this is edge_run. edge_run does not use the state that is kept:
+ * a state are not read, and outputs that are one cannot be read. It is zeros at first. A step that fails
+ * leaves it as it was; if the release changes a state in place, the next steps return EDGE_FAILED until
+ * edge_reset or edge_state_load. Without a state this is edge_run. edge_run does not use the state that is kept:
  * it reads all inputs, and gives all outputs. */
 EDGE_API int edge_step(edge_model* model);
 

@@ -66,7 +66,8 @@ std::vector<StatePair> ReadStates(const JsonNode& root, const VariantSpec& manif
   std::set<size_t> inputs, outputs;
   for (const JsonNode& node : root.Get("states").Items()) {
     const StatePair pair{NumberOf(node.Get("input"), manifest.inputs),
-                         NumberOf(node.Get("output"), manifest.outputs)};
+                         NumberOf(node.Get("output"), manifest.outputs),
+                         node.Has("in_place") && node.Get("in_place").Truth()};
     const TensorSpec& input = manifest.inputs[pair.input];
     const TensorSpec& output = manifest.outputs[pair.output];
     if (!inputs.insert(pair.input).second) node.Fail("repeats the input \"" + input.name + "\"");

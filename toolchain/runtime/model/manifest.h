@@ -37,6 +37,7 @@ struct TensorSpec {
 struct StatePair {
   size_t input;
   size_t output;
+  bool in_place = false;  // the output is the input's own memory, in which a step writes what is new
 };
 
 // How a release makes its input of a picture, and objects of an output.

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <optional>
 
 #include "elf_check.h"
@@ -153,6 +154,13 @@ bool IsInputOf(const std::vector<StatePair>& states, size_t number) {
                      [number](const StatePair& pair) { return pair.input == number; });
 }
 
+std::vector<StatePair> InPlace(const std::vector<StatePair>& states) {
+  std::vector<StatePair> pairs;
+  std::copy_if(states.begin(), states.end(), std::back_inserter(pairs),
+               [](const StatePair& pair) { return pair.in_place; });
+  return pairs;
+}
+
 bool IsOutputOf(const std::vector<StatePair>& states, size_t number) {
   return std::any_of(states.begin(), states.end(),
                      [number](const StatePair& pair) { return pair.output == number; });
@@ -186,6 +194,7 @@ Params LoadParams(const Manifest& manifest) {
 
 Model::Model(const Manifest& manifest)
     : path_(manifest.library),
+      in_place_(InPlace(manifest.states)),
       device_(Usable(manifest.device)),
       sealed_(Sealed(manifest)),
       library_(LoadLibrary(sealed_ ? sealed_->path() : manifest.library)),
@@ -219,7 +228,21 @@ char* Model::InputData(size_t number) const {
   return now_->inputs[number].data();
 }
 
-std::vector<Tensor> Model::Run() { return Call(now_->arguments, {}); }
+std::vector<Tensor> Model::Run() { return Call(RunArguments(), {}); }
+
+// The network would write to inputs that are a state. It writes to copies of them, which are its outputs.
+const std::vector<tvm::ffi::AnyView>& Model::RunArguments() {
+  if (in_place_.empty()) return now_->arguments;
+  if (now_->run_arguments.empty()) {
+    for (const StatePair& pair : in_place_) now_->copies.push_back(Copied(now_->inputs[pair.input].argument(), device_));
+    now_->run_arguments = now_->arguments;
+    for (size_t i = 0; i < in_place_.size(); ++i) now_->run_arguments[in_place_[i].input] = now_->copies[i];
+  }
+  for (size_t i = 0; i < in_place_.size(); ++i) {
+    memcpy(DataOf(now_->copies[i]), InputData(in_place_[i].input), SizeOf(now_->copies[i]));
+  }
+  return now_->run_arguments;
+}
 
 std::vector<Tensor> Model::Step(const State& state) {
   if (now_->step_arguments.empty()) now_->step_arguments = now_->arguments;
@@ -266,8 +289,9 @@ Tensor Model::Readable(const Tensor& output) const {
 void Model::SpareOutputs(const std::vector<Tensor>& outputs) const {
   if (device_.device_type != kDLCPU) return;
   std::vector<Tensor> spares;
-  for (const Tensor& output : outputs) {
-    if (IsParam(output)) continue;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const Tensor& output = outputs[i];
+    if (IsParam(output) || IsOutputOf(in_place_, i)) continue;
     auto* const allocator = Memory::GetOrCreateAllocator(device_, tvm::runtime::memory::kPooled);
     spares.push_back(allocator->Empty(output.shape(), output.dtype(), device_, std::nullopt));
     memset(DataOf(spares.back()), 0, SizeOf(output));

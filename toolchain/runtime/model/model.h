@@ -41,7 +41,7 @@ class Model {
   // Where an input is written to, which stays where it is. A fault of kExitRunFailed where a run lost it.
   char* InputData(size_t number) const;
 
-  // Runs on what the inputs hold now; returns the outputs, in memory that the CPU may read until the
+  // Runs on what the inputs hold now, and leaves them as they are; returns the outputs, in memory that the CPU may read until the
   // next run ends, when the device is done. Faults are kExitRunFailed.
   std::vector<tvm::ffi::Tensor> Run();
 
@@ -68,6 +68,7 @@ class Model {
   bool IsShared(const tvm::ffi::Tensor& output, const std::vector<tvm::ffi::Tensor>& outputs,
                 const std::vector<StatePair>& states) const;
   bool IsParam(const tvm::ffi::Tensor& output) const;
+  const std::vector<tvm::ffi::AnyView>& RunArguments();
   tvm::ffi::Tensor Readable(const tvm::ffi::Tensor& output) const;
 
   // What a variant is called with.
@@ -78,11 +79,14 @@ class Model {
     tvm::ffi::Any held;  // keeps what accelerators have of them in memory of their own
     std::vector<tvm::ffi::AnyView> arguments;
     std::vector<tvm::ffi::AnyView> step_arguments;  // the same, with a state; empty before the first step
+    std::vector<tvm::ffi::Tensor> copies;           // of inputs that a run writes to; none before the first run
+    std::vector<tvm::ffi::AnyView> run_arguments;   // with these
   };
 
   Network Bind(const VariantSpec& variant, const Params& params) const;
 
   const std::string path_;  // of the library
+  const std::vector<StatePair> in_place_;  // states whose inputs the network writes to
   DLDevice device_;
   std::unique_ptr<SealedFile> sealed_;  // for as long as its path is that of a loaded library
   tvm::ffi::Module library_;

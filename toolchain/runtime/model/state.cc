@@ -1,6 +1,7 @@
 // See state.h.
 #include "state.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "fault.h"
@@ -54,6 +55,17 @@ void State::Reset() {
   std::vector<Tensor> zeros;
   for (const StatePair& pair : pairs_) zeros.push_back(Zeros(inputs_[pair.input], device_));
   tensors_ = std::move(zeros);
+  is_whole_ = true;
+}
+
+void State::CheckWhole() const {
+  if (is_whole_) return;
+  throw Fault(kExitRunFailed, "a step failed while it changed the state: reset the state, or load a saved one");
+}
+
+void State::Begin() {
+  CheckWhole();
+  is_whole_ = std::none_of(pairs_.begin(), pairs_.end(), [](const StatePair& pair) { return pair.in_place; });
 }
 
 void State::Give(std::vector<tvm::ffi::AnyView>* arguments) const {
@@ -65,9 +77,11 @@ void State::Take(std::vector<Tensor>* outputs) {
     tensors_[i] = std::move((*outputs)[pairs_[i].output]);
     (*outputs)[pairs_[i].output] = Tensor();
   }
+  is_whole_ = true;
 }
 
 void State::Save(const std::string& path) const {
+  CheckWhole();
   const Tensor release = HostTensor(*FindNamedDType("uint8"), {static_cast<int64_t>(release_.size())});
   memcpy(DataOf(release), release_.data(), release_.size());
   std::vector<std::pair<std::string, Tensor>> tensors{{kRelease, release}};
@@ -92,6 +106,7 @@ void State::Load(const std::string& path) {
     throw Fault(kExitInput, "the saved state has other tensors beside the model's", file.path());
   }
   tensors_ = std::move(loaded);
+  is_whole_ = true;
 }
 
 }  // namespace edge

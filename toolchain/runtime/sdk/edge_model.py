@@ -373,7 +373,8 @@ class Model:
             inputs: Arrays by name, without the state.
 
         Raises:
-            EdgeError: The model failed, and its state is as before; or it was closed.
+            EdgeError: The model failed, and its state is as before; or it was closed. A state that is written in place
+                is unusable after a step that failed: reset it, or load a saved one.
             ValueError: An input is missing, unknown, or of another shape or type.
         """
         states = self.states

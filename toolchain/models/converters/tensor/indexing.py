@@ -13,6 +13,9 @@ from toolchain.models.converters import Node, converter
 from toolchain.models.converters.tensor.casts import cast_to, dtype_name
 from toolchain.models.tails.graph import PREFIX
 
+TENSOR_SCATTER = "toolchain_tensor_scatter"
+"""Attribute of TensorScatter's kernel: its axis, and 1 if positions begin again behind the end of it, else 0."""
+
 _SIZE_DEPENDS_ON_DATA = "the number of selected elements depends on the data, but other nodes use them"
 
 
@@ -129,7 +132,8 @@ def written_into(node: Node) -> Any:
 
         return te.compute(cache.shape, element, "updated")
 
-    return node.compute(compute, *node.inputs[:2], offsets, name="tensor_scatter")
+    described = {TENSOR_SCATTER: f"{axis} {int(wraps)}"}
+    return node.compute(compute, *node.inputs[:2], offsets, name="tensor_scatter", **described)
 
 
 # TVM's has no truth values.
