@@ -324,6 +324,8 @@ class Manifest:
             if document[name] is None:
                 del document[name]
         _drop_text(document.get("pictures"))
+        _drop_zeros(document.get("pictures"), "beam")
+        _drop_zeros(document.get("sounds"), "beam", "context")
         for name in ("states", "variants"):  # as before there were any
             if not document[name]:
                 del document[name]
@@ -350,6 +352,13 @@ def _drop_text(steps: dict[str, Any] | None) -> None:
     """Drop the numbers of texts from the steps of other pictures, as before there were texts."""
     if steps and steps["plan"]["head"] != "labels":
         for name in ("blank", "space"):
+            del steps["plan"][name]
+
+
+def _drop_zeros(steps: dict[str, Any] | None, *names: str) -> None:
+    """Drop numbers of steps that are 0, as before there were any."""
+    for name in names:
+        if steps and not steps["plan"][name]:
             del steps["plan"][name]
 
 
@@ -422,10 +431,11 @@ def _faults(manifest: Manifest, data: bytes) -> list[str]:
     faults += [f"files: it does not list {name}" for name in FILES if name not in manifest.files]
     faults += _amount_faults(manifest) if PARAMS in manifest.files and GRAPH_TEXT in manifest.files else []
     faults += ["outputs: the list is empty"] if not manifest.outputs else []
+    faults += ["it has steps for pictures and a state"] if manifest.pictures and manifest.states else []
     if manifest.pictures and not faults:
         faults += pictures.faults(manifest.pictures, manifest.inputs, manifest.outputs)
     if manifest.sounds and not faults:
-        faults += sounds.faults(manifest.sounds, manifest.inputs, manifest.outputs)
+        faults += sounds.faults(manifest.sounds, manifest.inputs, manifest.outputs, manifest.states)
     faults += ["it has steps for pictures and for sounds"] if manifest.pictures and manifest.sounds else []
     faults += ["board: it is a file name, not a board name"] if manifest.board.endswith(".toml") else []
     faults += _variant_faults(manifest) if not faults else []

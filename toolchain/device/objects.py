@@ -21,7 +21,7 @@ _SPARE = 1 << 16  # bytes of a header
 def most_bytes(manifest: Manifest, count: int, windows: int, *, keep_input: bool) -> int:
     """Return the largest size of the file of objects of `count` pictures or sounds."""
     most = manifest.pipeline.plan.most * windows if manifest.pipeline else 0
-    return _SPARE + count * (most * OBJECT.itemsize + 8) + (manifest.inputs[0].bytes if keep_input else 0)
+    return _SPARE + count * (most * OBJECT.itemsize + 8) + (manifest.step_inputs[0].bytes if keep_input else 0)
 
 
 def read_objects(

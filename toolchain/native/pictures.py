@@ -45,6 +45,7 @@ class _Plan(ctypes.Structure):
         ("nms", ctypes.c_float),
         ("score", ctypes.c_float),
         ("blank", ctypes.c_int32),
+        ("beam", ctypes.c_int32),
     )
 
 
@@ -205,7 +206,7 @@ def _plan_struct(plan: Plan) -> _Plan:
         result.operation[number] = _Operation(_KINDS.index(operation.kind), operation.values)
     result.head, result.softmax = _HEADS.index(plan.head), int(plan.softmax)
     result.most, result.classes, result.candidates = plan.most, plan.classes, plan.candidates
-    result.nms, result.score, result.blank = plan.nms, plan.score, plan.blank
+    result.nms, result.score, result.blank, result.beam = plan.nms, plan.score, plan.blank, plan.beam
     return result
 
 

@@ -68,7 +68,7 @@ class Handle:
         """
         self._check(function, self._handle, *arguments)
 
-    def find(self, *place: int, output: NDArray[np.float32]) -> NDArray[Any]:
+    def find(self, *place: int | ctypes.c_int64, output: NDArray[np.float32]) -> NDArray[Any]:
         """Return the objects that an output has, as an array of `OBJECT`; `place` are the numbers before the output.
 
         Raises:

@@ -60,6 +60,7 @@ class Plan:
     output: int = -1  # number of the output that is read; -1 for none
     blank: int = 0  # the class without a label, of a text
     space: int = -1  # the label that stands for a space; -1 for none
+    beam: int = 0  # of a text: width of the search for the most probable one; 0: the best label of each row
 
     @property
     def channels(self) -> int:
@@ -172,7 +173,7 @@ def _resized(plan: Plan, step: Step) -> Plan:
 
 def _after(plan: Plan, steps: Sequence[Step], outputs: Sequence[TensorSpec], written: Steps) -> Plan:
     names = [step.name for step in steps]
-    if names not in (["topk"], ["softmax", "topk"], ["yolo"], ["ctc"]):
+    if names not in (["topk"], ["softmax", "topk"], ["yolo"], ["ctc"], ["softmax", "ctc"]):
         raise InputError(
             f"the steps after a model cannot be {', '.join(names)}",
             hint="write --post topk=5, --post softmax --post topk=5, --post yolo, or --post ctc:labels=FILE",
@@ -184,7 +185,7 @@ def _after(plan: Plan, steps: Sequence[Step], outputs: Sequence[TensorSpec], wri
     if step.name == "yolo":
         plan = _boxes(plan, step, spec)
     elif step.name == "ctc":
-        plan = _labels(plan, step, spec, written)
+        plan = _labels(plan, step, spec, written, softmax=len(steps) > 1)
     else:
         plan = _classes(plan, step, spec, softmax=len(steps) > 1)
     if max(plan.classes, plan.candidates) > _MOST_CANDIDATES:
@@ -200,16 +201,18 @@ def _classes(plan: Plan, step: Step, spec: TensorSpec, *, softmax: bool) -> Plan
     return replace(plan, head="classes", softmax=softmax, most=most, classes=spec.elements, candidates=1, score=lowest)
 
 
-def _labels(plan: Plan, step: Step, spec: TensorSpec, written: Steps) -> Plan:
-    table = step.label_rows(spec, written.labels, _MOST_OBJECTS)
+def _labels(plan: Plan, step: Step, spec: TensorSpec, written: Steps, *, softmax: bool) -> Plan:
+    table = step.label_rows(spec, written.labels, _MOST_OBJECTS, softmax=softmax)
     return replace(
         plan,
         head="labels",
+        softmax=softmax,
         most=table.rows,
         classes=table.classes,
         candidates=table.rows,
         blank=table.blank,
         space=table.space,
+        beam=table.beam,
     )
 
 

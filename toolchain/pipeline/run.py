@@ -27,12 +27,13 @@ from toolchain.models.inputs import Guess
 from toolchain.models.series import Series
 from toolchain.models.stream import STANDARD_INPUT
 from toolchain.native.pictures import decoder
-from toolchain.native.sounds import Computer, Recording
+from toolchain.native.sounds import Computer, Recording, encode
 from toolchain.pipeline import device_programs, variants
 from toolchain.pipeline.deploy import read_labels
 from toolchain.pipeline.report import waited_rows
 from toolchain.progress import Stages
 from toolchain.report import Table
+from toolchain.sounds import Plan
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,14 @@ class RunRequest:
     pictures: tuple[Path, ...] = ()  # inputs as pictures, or folders of them
     labels: Path | None = None  # file of class names, for the best five of each sample
     threads: int = 0  # 0 means the board file's number
-    stream: Path | None = None  # the steps of a model with a state: a file, or `-` for standard input
+    stream: Path | None = None  # a sound, or the steps of a model with a state: a file, or `-` for standard input
     steps: int = 0  # how many of them; 0 means all, or without a stream that the input is run once
     variant: str = ""  # of a release with several; empty for the one that the arrays fit, or for the first
     sounds: tuple[Path, ...] = ()  # inputs as WAV files, or folders of them
 
     @property
     def is_sequence(self) -> bool:
-        """Whether the samples are steps of a model with a state."""
+        """Whether the samples are steps of a model with a state, or a stream of sound."""
         return self.stream is not None or self.steps > 0
 
     def check(self) -> None:
@@ -99,6 +100,23 @@ class RunRequest:
         Raises:
             InputError: They cannot be read, or do not fit the release.
         """
+        sequence = self._sequence(manifest)
+        if sequence:
+            return sequence
+        if self.npz:
+            return series.of_file(self.npz, manifest.step_inputs)
+        if self.sounds:
+            return _sounds(self.sounds, manifest)
+        if manifest.sounds:
+            raise InputError(f"the steps of {manifest.name} are for sounds", hint="pass a WAV file with --sound FILE")
+        if manifest.pictures:
+            return series.of_raw_pictures(self.pictures, decoder().decode)
+        return series.of_pictures(self.pictures, manifest.step_inputs)
+
+    def _sequence(self, manifest: Manifest) -> Series | None:
+        """Read a stream, or the steps of a model with a state; None for other inputs."""
+        if self.stream and manifest.sounds:
+            return _sound_stream(self.stream, manifest.sounds.plan, self.steps)
         if self.is_sequence and not manifest.states:
             raise InputError(
                 f"{manifest.name} has no state, so it runs no sequence",
@@ -108,15 +126,7 @@ class RunRequest:
             return stream.read(self.stream, manifest.step_inputs, self.steps)
         if self.npz and self.steps:
             return stream.repeat(self.npz, manifest.step_inputs, self.steps)
-        if self.npz:
-            return series.of_file(self.npz, manifest.step_inputs)
-        if self.sounds:
-            return _sounds(self.sounds, manifest)
-        if manifest.pipeline and not manifest.pictures:
-            raise InputError(f"the steps of {manifest.name} are for sounds", hint="pass a WAV file with --sound FILE")
-        if manifest.pictures:
-            return series.of_raw_pictures(self.pictures, decoder().decode)
-        return series.of_pictures(self.pictures, manifest.step_inputs)
+        return None
 
 
 def _sounds(paths: Sequence[Path], manifest: Manifest) -> Series:
@@ -127,6 +137,18 @@ def _sounds(paths: Sequence[Path], manifest: Manifest) -> Series:
         )
     computer = Computer(manifest.sounds.plan)
     return series.of_raw_sounds(paths, lambda contents: computer.windows(Recording(contents)))
+
+
+def _sound_stream(path: Path, plan: Plan, steps: int) -> Series:
+    """Return a stream as one sound."""
+    read = stream.read_sound(path, plan, steps)
+    contents = encode(read, plan.rate) if read.dtype == np.int16 else read.view(np.uint8)
+    try:
+        windows = Computer(plan).windows(Recording(contents))
+    except InputError as fault:
+        raise InputError(f"{stream.title(path)}: {fault.message}", details=fault.details, hint=fault.hint) from fault
+    name = str(path)
+    return Series(1, lambda _: {"0": contents}, (name,), single=True, raw_bytes=contents.size, windows=windows)
 
 
 @dataclass(frozen=True)
@@ -254,9 +276,10 @@ def run(request: RunRequest, device: ConnectedDevice, stages: Stages) -> RunRepo
     expected = bench.current(store, device.name)
     # Inputs that do not fit are refused before the runner is built.
     variant, samples, labels = _read_inputs(request, expected.manifest, device)
-    if expected.manifest.states and samples.count > 1 and not request.is_sequence:
+    if expected.manifest.states and samples.count > 1 and not (request.is_sequence or samples.raw_bytes):
         stages.tell("each sample begins with a state of zeros; --stream runs them as the steps of a sequence")
     runner = device_programs.runner(device.triple, stages)
+    is_sequence = request.is_sequence and not samples.raw_bytes  # a sound is one sample
     with store.lock(owner):
         current = bench.current(store, device.name)
         manifest, digest = current.manifest, current.generation.digest
@@ -264,7 +287,7 @@ def run(request: RunRequest, device: ConnectedDevice, stages: Stages) -> RunRepo
             variant, samples, labels = _read_inputs(request, manifest, device)
         release = DeviceRelease.of_device(manifest, digest, runner, device, request.threads).of_variant(variant)
         manifest = release.manifest
-        sampled = sampling.run_all(release, samples, stages.tell, is_sequence=request.is_sequence)
+        sampled = sampling.run_all(release, samples, stages.tell, is_sequence=is_sequence)
     if samples.single:
         outputs = tensors.cut({name: value[0] for name, value in sampled.outputs.items()}, manifest.outputs)
     else:
@@ -285,7 +308,7 @@ def run(request: RunRequest, device: ConnectedDevice, stages: Stages) -> RunRepo
         output=request.output,
         shapes={name: (tuple(value.shape), str(value.dtype)) for name, value in outputs.items()},
         samples=samples.count,
-        is_sequence=request.is_sequence,
+        is_sequence=is_sequence,
         latency=bench.statistics([value / 1e6 for value in sampled.each_ns]),
         pieces=sampled.pieces,
         load_ms=sampled.load_ms,

@@ -422,11 +422,10 @@ class OpenModel {
     Run();
     const PicturePlan& steps = *manifest_.pictures;
     if (steps.output >= 0) {
-      const Tensor& output = outputs_[static_cast<size_t>(steps.output)];
-      const bool found = pipeline_->Find(picture.width, picture.height,
-                                         reinterpret_cast<const float*>(DataOf(output)),
-                                         SizeOf(output) / sizeof(float), &reason);
-      if (!found) throw Fault(kExitRunFailed, reason.text);
+      const auto [scores, count] = Scores(steps.output);
+      if (!pipeline_->Find(picture.width, picture.height, scores, count, &reason)) {
+        throw Fault(kExitRunFailed, reason.text);
+      }
       Label(pipeline_->objects(), steps.labels);
     }
     text_.clear();
@@ -435,33 +434,117 @@ class OpenModel {
   }
 
   edge_objects Run(const sounds::Sound& sound) {
-    Require(hearing_.has_value(), "the release has no steps for sounds: build it with --pre wav:rate=N");
-    EnterStage(kExitUsage, "reading the sound", "");
-    objects_.clear();
-    sounds::Reason reason;
+    EnterSound();
     const SoundPlan& steps = *manifest_.sounds;
+    sounds::Reason reason;
     int32_t windows = 0;
     Require(hearing_->Open(sound, &windows, &reason), reason.text);
-    for (int32_t window = 0; window < windows; ++window) {
-      const edge_tensor input = Input(0);
-      Require(hearing_->Prepare(window, input.data, input.bytes, &reason), reason.text);
-      Run();
-      if (steps.output < 0) continue;
-      const Tensor& output = outputs_[static_cast<size_t>(steps.output)];
-      const bool found = hearing_->Find(window, reinterpret_cast<const float*>(DataOf(output)),
-                                        SizeOf(output) / sizeof(float), &reason);
-      if (!found) throw Fault(kExitRunFailed, reason.text);
-    }
+    if (!manifest_.states.empty()) state_.Reset();  // each sound is a stream of its own
+    HearAll([&] {
+      for (int32_t window = 0; window < windows; ++window) {
+        RunWindow(window);
+        if (steps.output < 0) continue;
+        const auto [scores, count] = Scores(steps.output);
+        if (!hearing_->Find(window, scores, count, &reason)) throw Fault(kExitRunFailed, reason.text);
+      }
+    });
+    if (!manifest_.states.empty()) state_.Reset();
     if (steps.output >= 0) Label(hearing_->objects(), steps.labels);
     text_.clear();
     if (steps.plan.head == sounds::kLabels) WriteText(steps.labels, steps.space, hearing_->objects(), &text_);
     return Found();
   }
 
+  // Runs each window that the samples complete.
+  void Stream(const sounds::Sound& sound, edge_heard heard, void* context) {
+    EnterSound();
+    sounds::Reason reason;
+    Require(hearing_->Continue(sound, &reason), reason.text);
+    HearAll([&] {
+      for (int64_t window = 0; hearing_->NextWindow(&window);) Hear(window, heard, context);
+    });
+  }
+
+  void EndStream(edge_heard heard, void* context) {
+    EnterSound();
+    HearAll([&] {
+      for (int64_t window = 0; hearing_->LastWindow(&window);) Hear(window, heard, context);
+    });
+    state_.Reset();
+  }
+
+  void Reset() {
+    CheckIdle();
+    if (hearing_) hearing_->EndStream();
+    state_.Reset();
+  }
+
+  // While a function of the application has the results of a window, their memory must stay as it is.
+  void CheckIdle() const {
+    Require(!is_heard_, "the function that takes the windows of a stream must not use the model but for its outputs");
+  }
+
   State& state() { return state_; }
   const State& state() const { return state_; }
 
  private:
+  using Scored = std::pair<const float*, size_t>;
+
+  void EnterSound() {
+    Require(hearing_.has_value(), "the release has no steps for sounds: build it with --pre wav:rate=N");
+    CheckIdle();
+    EnterStage(kExitUsage, "reading the sound", "");
+    objects_.clear();
+  }
+
+  // Makes the input of a window, and runs the model: a step, if it has a state.
+  void RunWindow(int64_t window) {
+    sounds::Reason reason;
+    const edge_tensor input = Input(manifest_.sounds->input);
+    Require(hearing_->Prepare(window, input.data, input.bytes, &reason), reason.text);
+    if (manifest_.states.empty()) {
+      Run();
+    } else {
+      Step();
+    }
+  }
+
+  // Runs windows. If that fails, the stream ends: a window is missing, and the state of the next one.
+  template <typename Windows>
+  void HearAll(Windows windows) {
+    try {
+      windows();
+    } catch (...) {
+      is_heard_ = false;
+      hearing_->EndStream();
+      state_.Reset();
+      throw;
+    }
+  }
+
+  void Hear(int64_t window, edge_heard heard, void* context) {
+    const SoundPlan& steps = *manifest_.sounds;
+    objects_.clear();
+    text_.clear();
+    RunWindow(window);
+    if (steps.output >= 0) {
+      sounds::Reason reason;
+      const auto [scores, count] = Scores(steps.output);
+      if (!hearing_->FindNext(window, scores, count, &reason)) throw Fault(kExitRunFailed, reason.text);
+      Label(hearing_->objects(), steps.labels);
+    }
+    if (heard == nullptr) return;
+    const edge_objects found = Found();
+    is_heard_ = true;
+    heard(context, window, &found);
+    is_heard_ = false;
+  }
+
+  Scored Scores(int64_t number) const {
+    const Tensor& output = outputs_[static_cast<size_t>(number)];
+    return {reinterpret_cast<const float*>(DataOf(output)), SizeOf(output) / sizeof(float)};
+  }
+
   void Label(const std::vector<steps::Object>& objects, const std::vector<std::string>& labels) {
     for (const steps::Object& object : objects) {
       objects_.push_back({object.label, object.score, object.left, object.top, object.right, object.bottom,
@@ -476,6 +559,7 @@ class OpenModel {
 
   template <typename Call, typename Keep>
   void Compute(Call call, Keep keep) {
+    CheckIdle();
     const Recycling recycling(&recycler_);
     // The results of the last run end here: their memory is this one's. That of a device ends below.
     if (model_.device().device_type == kDLCPU) outputs_.clear();
@@ -523,6 +607,7 @@ class OpenModel {
   std::optional<sounds::Pipeline> hearing_;
   std::vector<edge_object> objects_;
   std::string text_;
+  bool is_heard_ = false;  // whether the application has the results of a window
 };
 
 }  // namespace edge
@@ -681,7 +766,7 @@ int edge_reset(edge_model* model) {
   return Guarded([&] {
     Require(model != nullptr, "there is no model");
     edge::EnterStage(edge::kExitRunFailed, "resetting the state", "");
-    model->opened.state().Reset();
+    model->opened.Reset();
   });
 }
 
@@ -700,6 +785,7 @@ int edge_state_load(edge_model* model, const char* file) {
     Require(model != nullptr, "there is no model");
     Require(file != nullptr && *file != '\0', "no file is named");
     edge::EnterStage(edge::kExitInput, "loading the state", file);
+    model->opened.CheckIdle();
     model->opened.state().Load(file);
   });
 }
@@ -731,6 +817,20 @@ int edge_crop_image(const edge_image* image, const edge_object* box, edge_image*
 
 int edge_run_audio(edge_model* model, const edge_audio* audio, edge_objects* objects) {
   return edge::RunRaw(model, audio, objects, "reading the sound");
+}
+
+int edge_stream_audio(edge_model* model, const edge_audio* audio, edge_heard heard, void* context) {
+  return Guarded([&] {
+    Require(model != nullptr, "there is no model");
+    model->opened.Stream(edge::Taken(audio), heard, context);
+  });
+}
+
+int edge_end_stream(edge_model* model, edge_heard heard, void* context) {
+  return Guarded([&] {
+    Require(model != nullptr, "there is no model");
+    model->opened.EndStream(heard, context);
+  });
 }
 
 }  // extern "C"

@@ -251,7 +251,7 @@ EDGE_API int edge_run(edge_model* model);
  * it reads all inputs, and gives all outputs. */
 EDGE_API int edge_step(edge_model* model);
 
-/* Makes the state zeros. */
+/* Makes the state zeros. A stream of edge_stream_audio begins anew. */
 EDGE_API int edge_reset(edge_model* model);
 
 /* Writes the state to a file, as a whole or not at all, and takes it from there. Only the release that
@@ -278,8 +278,23 @@ EDGE_API int edge_decode_image(edge_model* model, const edge_image* file, edge_i
 EDGE_API int edge_crop_image(const edge_image* image, const edge_object* box, edge_image* crop);
 
 /* The same for a sound: the model runs once for each window of it, and its outputs are those of the last one.
- * After the first call, a sound of the same rate and length allocates nothing in these steps. */
+ * After the first call, a sound of the same rate and length allocates nothing in these steps. A model with a state
+ * begins each sound with zeros, and its windows are the steps. A stream of edge_stream_audio ends without a result. */
 EDGE_API int edge_run_audio(edge_model* model, const edge_audio* audio, edge_objects* objects);
+
+/* Takes the results of a window of a stream, from number 0; it begins `number` times the hop after the stream. They, and
+ * those of edge_output, stay until it returns. It must not run, reset or close the model, or throw. */
+typedef void (*edge_heard)(void* context, int64_t number, const edge_objects* objects);
+
+/* The next samples of a stream, any number of them, EDGE_PCM16 or EDGE_PCM_FLOAT: runs the model for each window that is
+ * complete, and calls `heard`, which may be NULL. A model with a state keeps it from one window to the next. Once a
+ * stream had two windows, it allocates nothing. What is refused (another rate or number of channels, a sample that is
+ * not a finite number) leaves the stream as it was; a window that fails ends it. */
+EDGE_API int edge_stream_audio(edge_model* model, const edge_audio* audio, edge_heard heard, void* context);
+
+/* Ends a stream: zeros follow samples that had no window so far. The next samples begin another one, and the state is
+ * zeros. */
+EDGE_API int edge_end_stream(edge_model* model, edge_heard heard, void* context);
 
 #ifdef __cplusplus
 }

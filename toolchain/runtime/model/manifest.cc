@@ -189,7 +189,7 @@ Manifest ReadManifest(const std::string& release, const Digests& digests) {
     manifest.pictures = ReadPicturePlan(root.Get("pictures"), first.inputs, first.outputs);
   }
   if (root.Has("sounds")) {
-    manifest.sounds = ReadSoundPlan(root.Get("sounds"), first.inputs, first.outputs);
+    manifest.sounds = ReadSoundPlan(root.Get("sounds"), first.inputs, first.outputs, manifest.states);
   }
   return manifest;
 }

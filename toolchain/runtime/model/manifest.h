@@ -53,6 +53,7 @@ struct SoundPlan {
   int64_t output;                   // its number; -1: none is read
   int64_t space;                    // number of the label that stands for a space; -1: none does
   std::vector<std::string> labels;  // of each class; empty: there are none
+  size_t input;                     // number of the one that is not a state
 };
 
 // One of the sets of shapes that a release was compiled for. All have inputs and outputs of the same names and types.
@@ -74,7 +75,7 @@ struct Manifest {
   std::string library;  // paths, already inside the release's folder
   std::string params;
   std::vector<VariantSpec> variants;  // one at least
-  std::vector<StatePair> states;      // none where there are several variants, as with pictures and sounds
+  std::vector<StatePair> states;      // none where there are several variants, as with pictures
   std::vector<std::string> cpu_features;
   std::optional<PicturePlan> pictures;
   std::optional<SoundPlan> sounds;

@@ -49,6 +49,7 @@ pictures::Plan ReadPlan(const JsonNode& node) {
   plan.nms = Real(node.Get("nms"));
   plan.score = Real(node.Get("score"));
   if (node.Has("blank")) plan.blank = Whole(node.Get("blank"));  // of labels only
+  if (node.Has("beam")) plan.beam = Whole(node.Get("beam"));
   pictures::Reason reason;
   if (!pictures::CheckPlan(plan, &reason)) node.Fail(reason.text);
   return plan;

@@ -34,6 +34,7 @@ bool Pipeline::Find(int32_t width, int32_t height, const float* output, size_t c
     steps::RankClasses({plan_.classes, plan_.softmax, plan_.most, plan_.score}, output, &objects_);
     return true;
   }
+  if (plan_.head == kLabels && plan_.beam > 0) return search_.Read(output, &objects_, reason);
   if (plan_.head == kLabels) {
     steps::ReadLabels({plan_.candidates, plan_.classes, plan_.blank, 0}, output, &objects_);
     return true;

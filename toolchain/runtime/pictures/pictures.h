@@ -52,13 +52,14 @@ struct Plan {
   int32_t operations;      // number of them; they are applied in order
   Operation operation[kMostOperations];
   int32_t head;        // Head
-  int32_t softmax;     // kClasses: whether scores are the softmax of the output
+  int32_t softmax;     // whether scores are the softmax of the output
   int32_t most;        // objects of a result
   int32_t classes;     // of the output
   int32_t candidates;  // boxes of the output; kClasses: 1; kLabels: its rows
   float nms;           // boxes of a class that overlap more (intersection over union) are the same object
   float score;         // objects have a higher score
   int32_t blank;       // kLabels: class without a label
+  int32_t beam;        // kLabels: width of the search; 0: the best label of each row
 };
 
 // Memory of the caller. Strides are the bytes from a row to the next one; 0: rows without gaps.
@@ -161,6 +162,7 @@ class Pipeline {
   void Suppress();
 
   const Plan plan_;
+  steps::BeamSearch search_;
   int32_t channels_;
   int32_t known_width_ = 0, known_height_ = 0;  // for which the axes are
   Axis x_, y_;

@@ -32,7 +32,10 @@ bool CheckPlan(const Plan& plan, Reason* reason) {
     ok = ok && within(plan.short_side, std::max(plan.width, plan.height), 2 * kLargestInput);
   }
   if (plan.head != kNoHead) ok = ok && plan.most > 0 && plan.classes > 0 && plan.candidates > 0;
-  if (plan.head == kLabels) ok = ok && plan.most == plan.candidates && within(plan.blank, 0, plan.classes - 1);
+  if (plan.head == kLabels) {
+    ok = ok && plan.most == plan.candidates && within(plan.blank, 0, plan.classes - 1) &&
+         within(plan.beam, 0, steps::kWidestBeam) && int64_t{plan.beam} * plan.candidates <= steps::kMostBeamRows;
+  }
   for (int32_t i = 0; ok && i < plan.operations; ++i) {
     const Operation& operation = plan.operation[i];
     ok = within(operation.kind, kMultiply, kDivide);
@@ -44,7 +47,10 @@ bool CheckPlan(const Plan& plan, Reason* reason) {
   return ok || reason->Is("the release's pipeline has a number that is out of range");
 }
 
-Pipeline::Pipeline(const Plan& plan) : plan_(plan), channels_(plan.order == kAsGray ? 1 : kChannels) {
+Pipeline::Pipeline(const Plan& plan)
+    : plan_(plan),
+      search_({plan.candidates, plan.classes, plan.blank, 0}, plan.head == kLabels ? plan.beam : 0, plan.softmax != 0),
+      channels_(plan.order == kAsGray ? 1 : kChannels) {
   MakeTable();
   objects_.reserve(static_cast<size_t>(plan.most));
   if (plan.head == kYoloRows || plan.head == kYoloColumns) {

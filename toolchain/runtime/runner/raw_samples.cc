@@ -91,7 +91,7 @@ void RawSamples::Write(const std::string& path, bool keep_input) const {
   tensors.emplace_back("counts", TensorOf("int64", {count()}, counts_.data()));
   if (keep_input) {
     edge_tensor input = EDGE_TENSOR;
-    Check(edge_input(model_, 0, &input));
+    for (int32_t i = 0; i == 0 || input.state >= 0; ++i) Check(edge_input(model_, i, &input));  // beside a state
     const std::vector<int64_t> shape(input.shape, input.shape + input.rank);
     tensors.emplace_back("input", TensorOf(input.dtype, shape, static_cast<const char*>(input.data)));
   }

@@ -174,6 +174,16 @@ class Heard(NamedTuple):
     text: str  # empty where the release reads no text
 
 
+class Window(NamedTuple):
+    """What was heard in a window of a stream, which begins `number` times the hop after the stream."""
+
+    number: int
+    objects: list[Object]
+
+
+_Take = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(_Objects))
+
+
 class _Release(ctypes.Structure):
     _fields_ = (
         ("size", ctypes.c_size_t),
@@ -461,17 +471,46 @@ class Model:
         """
         self._opened()
         if isinstance(sound, bytes):
-            array, number, channels = np.frombuffer(sound, np.uint8), 1, 0
+            array = np.frombuffer(sound, np.uint8)
+            audio = _Audio(ctypes.sizeof(_Audio), 1, 0, 0, array.ctypes.data, array.nbytes)
         else:
             array = np.ascontiguousarray(sound)
-            number, channels = SOUNDS.get(str(array.dtype), 0), array.shape[1] if array.ndim > 1 else 1
-            if not number or array.ndim not in {1, 2} or rate < 1:
-                raise ValueError(f"a sound of {array.dtype}{list(array.shape)} needs its rate, and int16 or float32")
-        audio = _Audio(ctypes.sizeof(_Audio), number, rate, channels, array.ctypes.data, array.nbytes)
+            audio = _samples(array, rate)
         found = _Objects(ctypes.sizeof(_Objects))
         self._call("edge_run_audio", self._model, ctypes.byref(audio), ctypes.byref(found))
         self.text = (found.text or b"").decode()
         return Heard(found.read(), self.text)
+
+    def stream_audio(self, samples: np.ndarray[Any, Any], rate: int) -> list[Window]:
+        """Run the windows that the next samples of a stream complete, by the steps of the release.
+
+        A model with a state keeps it from one window to the next.
+
+        Args:
+            samples: Any number of int16 or float32, of shape (samples,) or (samples, channels).
+            rate: Samples of a second.
+
+        Raises:
+            EdgeError: The samples or the release do not fit, and the stream is as it was; or the model failed.
+            ValueError: The array has another shape or type, or no rate.
+        """
+        array = np.ascontiguousarray(samples)
+        return self._stream("edge_stream_audio", ctypes.byref(_samples(array, rate)))
+
+    def end_stream(self) -> list[Window]:
+        """End the stream: zeros follow samples that had no window so far. The next samples begin another one.
+
+        Raises:
+            EdgeError: The model failed.
+        """
+        return self._stream("edge_end_stream")
+
+    def _stream(self, function: str, *audio: Any) -> list[Window]:
+        self._opened()
+        windows: list[Window] = []
+        take = _Take(lambda _, number, objects: windows.append(Window(number, objects.contents.read())))
+        self._call(function, self._model, *audio, take, None)
+        return windows
 
     def outputs(self) -> dict[str, np.ndarray[Any, Any]]:
         """Return the outputs of the last run, by name, as `run` does."""
@@ -540,6 +579,14 @@ class Model:
         code = getattr(self._functions, function)(*arguments)
         if code != 0:
             raise EdgeError(code, self._functions.edge_error().decode(errors="replace"))
+
+
+def _samples(array: np.ndarray[Any, Any], rate: int) -> _Audio:
+    """Return a sound that is read from an array; it must stay until it was."""
+    number, channels = SOUNDS.get(str(array.dtype), 0), array.shape[1] if array.ndim > 1 else 1
+    if not number or array.ndim not in {1, 2} or rate < 1:
+        raise ValueError(f"a sound of {array.dtype}{list(array.shape)} needs its rate, and int16 or float32")
+    return _Audio(ctypes.sizeof(_Audio), number, rate, channels, array.ctypes.data, array.nbytes)
 
 
 def _file(contents: bytes) -> _Image:
