@@ -19,7 +19,9 @@ bool HasSmallFactors(int32_t size) {
 }
 
 bool CheckFeatures(const Plan& plan) {
-  if (plan.convention == kSamples) return plan.frames == plan.samples && plan.mels == 1 && plan.coefficients == 0;
+  if (plan.convention == kSamples) {
+    return plan.frames == plan.samples && plan.mels == 1 && plan.coefficients == 0 && plan.fft == 0;
+  }
   const bool numbers = IsWithin(plan.fft, 2, kLargestFft) && HasSmallFactors(plan.fft) &&
                        IsWithin(plan.win, 2, plan.fft) && IsWithin(plan.step, 1, kLargestWindow) &&
                        IsWithin(plan.mels, 1, kMostBands) && IsWithin(plan.coefficients, 0, plan.mels) &&
