@@ -51,7 +51,7 @@ PICTURES = Vocabulary(
         "layout": (VALUE,),
         "dtype": (VALUE,),
     },
-    {**_CLASSES, "yolo": ("head", "nms", "score", "max", _LABELS, "output"), "ctc": _TEXT},
+    {**_CLASSES, "yolo": ("head", "nms", "score", "max", "points", "masks", _LABELS, "output"), "ctc": _TEXT},
     "docs/pictures.md",
 )
 _BANDS = ("like", "fft", "win", "hop", "mels", "low", "high", "power", "log", "floor", "offset", "top", "pad")

@@ -324,7 +324,11 @@ class Manifest:
             if document[name] is None:
                 del document[name]
         _drop_text(document.get("pictures"))
-        _drop_zeros(document.get("pictures"), "beam")
+        _drop_zeros(
+            document.get("pictures"), "beam", "points", "point_numbers", "prototypes", "mask_width", "mask_height"
+        )
+        if self.pictures and not self.pictures.plan.prototypes:
+            del document["pictures"]["plan"]["mask_output"]
         _drop_zeros(document.get("sounds"), "beam", "context")
         for name in ("states", "variants"):  # as before there were any
             if not document[name]:

@@ -224,13 +224,15 @@ def _check_steps(
 
 def _run_raw(release: DeviceRelease, raw: NDArray[np.uint8], windows: int) -> tuple[Run, NDArray[np.uint8]]:
     """Run a picture or a sound; return what was sent: the pixels of a file if the device cannot decode it."""
+    has_masks = release.manifest.pictures and release.manifest.pictures.plan.mask_output >= 0
+    area = pixels_of(raw).size if has_masks else 0
     try:
-        return sampling.run_raw(release, {"0": raw}, 1, windows, keep_input=True)[0], raw
+        return sampling.run_raw(release, {"0": raw}, 1, windows, keep_input=True, pixels=area)[0], raw
     except DeviceError as fault:
         if not pictures.lacks_decoder(fault):
             raise
     pixels = pixels_of(raw)
-    return sampling.run_raw(release, {"0": pixels}, 1, keep_input=True)[0], pixels
+    return sampling.run_raw(release, {"0": pixels}, 1, keep_input=True, pixels=area)[0], pixels
 
 
 def _make_current(

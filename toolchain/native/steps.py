@@ -68,6 +68,10 @@ class Handle:
         """
         self._check(function, self._handle, *arguments)
 
+    def read(self, function: str, *results: Any) -> None:
+        """Call a function on it that cannot fail."""
+        getattr(self._functions, f"{self._room}_{function}")(self._handle, *results)
+
     def find(self, *place: int | ctypes.c_int64, output: NDArray[np.float32]) -> NDArray[Any]:
         """Return the objects that an output has, as an array of `OBJECT`; `place` are the numbers before the output.
 

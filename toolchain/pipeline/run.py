@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,16 @@ from toolchain.device.connected import ConnectedDevice
 from toolchain.device.installed import DeviceRelease
 from toolchain.device.lock import Owner
 from toolchain.device.runner import Processor
+from toolchain.device.sampling import Sampled
 from toolchain.device.shipment import Transfer
 from toolchain.device.waiting import Waited
-from toolchain.errors import InputError
+from toolchain.errors import InputError, VerificationError
 from toolchain.models import inputs, series, stream
 from toolchain.models.inputs import Guess
 from toolchain.models.series import Series
 from toolchain.models.stream import STANDARD_INPUT
-from toolchain.native.pictures import decoder
+from toolchain.native import pictures as native_pictures
+from toolchain.native.pictures import Mask, decoder
 from toolchain.native.sounds import Computer, Recording, encode
 from toolchain.pipeline import device_programs, variants
 from toolchain.pipeline.deploy import read_labels
@@ -152,6 +154,25 @@ def _sound_stream(path: Path, plan: Plan, steps: int) -> Series:
 
 
 @dataclass(frozen=True)
+class FoundMask:
+    """The pixels of an object in its box, row by row: so many are not the object's, then so many are, and so on."""
+
+    left: int
+    top: int
+    width: int
+    height: int
+    runs: tuple[int, ...]
+
+    @classmethod
+    def of(cls, mask: Mask) -> FoundMask:
+        """Count the runs of a mask."""
+        flat = np.concatenate([[0], mask.pixels.reshape(-1), [2]])
+        ends = np.flatnonzero(flat[1:] != flat[:-1])
+        runs = np.diff(ends, prepend=0) if mask.pixels.size else ends[:0]
+        return cls(mask.left, mask.top, mask.pixels.shape[1], mask.pixels.shape[0], tuple(map(int, runs)))
+
+
+@dataclass(frozen=True)
 class FoundObject:
     """A class of a picture, or a box in its pixels; or a class or a label that was heard."""
 
@@ -160,6 +181,8 @@ class FoundObject:
     score: float
     box: tuple[float, ...]  # left, top, right, bottom; empty for a class
     seconds: tuple[float, ...] = ()  # of a sound: from, to
+    points: tuple[tuple[float, ...], ...] = ()  # key points: x, y, score
+    mask: FoundMask | None = None
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -317,7 +340,7 @@ def run(request: RunRequest, device: ConnectedDevice, stages: Stages) -> RunRepo
         processor=sampled.processor,
         transfer=Transfer.of(sampled.sent, device.shell),
         top=tuple(top),
-        objects=tuple((name, _objects(found, manifest)) for name, found in zip(names, sampled.objects, strict=False)),
+        objects=_found(names, samples, sampled, manifest),
         texts=_texts(names, sampled.objects, manifest),
         waited=store.waited,
         slot=store.slot,
@@ -343,6 +366,40 @@ def _objects(found: NDArray[Any], manifest: Manifest) -> tuple[FoundObject, ...]
         )
         for item in found
     )
+
+
+def _found(
+    names: Sequence[str], samples: Series, sampled: Sampled, manifest: Manifest
+) -> tuple[tuple[str, tuple[FoundObject, ...]], ...]:
+    """Return the objects of each picture or sound, with their key points or masks."""
+    rows = [_objects(found, manifest) for found in sampled.objects]
+    for number, points in enumerate(sampled.points):
+        pairs = zip(rows[number], points.tolist(), strict=True)
+        rows[number] = tuple(replace(item, points=tuple(map(tuple, own))) for item, own in pairs)
+    if manifest.pictures and manifest.pictures.plan.mask_output >= 0:
+        rows = [_with_masks(row, number, samples, sampled, manifest) for number, row in enumerate(rows)]
+    return tuple(zip(names, rows, strict=False))
+
+
+def _with_masks(
+    objects: tuple[FoundObject, ...], number: int, samples: Series, sampled: Sampled, manifest: Manifest
+) -> tuple[FoundObject, ...]:
+    """Return the objects of a picture with the masks that the device's outputs have.
+
+    Raises:
+        VerificationError: These outputs have other objects.
+    """
+    if manifest.pictures is None:
+        return objects
+    plan, pixels = manifest.pictures.plan, samples.take(range(number, number + 1))["0"]
+    output, prototypes = (
+        sampled.outputs[manifest.outputs[index].name][number] for index in (plan.output, plan.mask_output)
+    )
+    computer = native_pictures.Computer(plan)
+    if len(computer.find(pixels.shape[1], pixels.shape[0], output)) != len(objects):
+        raise VerificationError("the device sent objects that its outputs do not have", hint="deploy the release again")
+    masks = (computer.mask(index, prototypes) for index in range(len(objects)))
+    return tuple(replace(item, mask=FoundMask.of(mask)) for item, mask in zip(objects, masks, strict=True))
 
 
 def _texts(names: Sequence[str], objects: Sequence[NDArray[Any]], manifest: Manifest) -> tuple[tuple[str, str], ...]:

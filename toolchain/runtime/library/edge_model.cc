@@ -327,6 +327,8 @@ class OpenModel {
     if (manifest_.pictures) {
       pipeline_.emplace(manifest_.pictures->plan);
       objects_.reserve(static_cast<size_t>(manifest_.pictures->plan.most));
+      points_.reserve(static_cast<size_t>(manifest_.pictures->plan.most) *
+                      static_cast<size_t>(manifest_.pictures->plan.points));
     }
     if (manifest_.sounds) {
       hearing_.emplace(manifest_.sounds->plan);
@@ -416,6 +418,7 @@ class OpenModel {
     const pictures::Picture picture = Raw(given);
     EnterStage(kExitUsage, "reading the picture", "");
     objects_.clear();
+    has_masks_ = false;
     pictures::Reason reason;
     const edge_tensor input = Input(0);
     Require(pipeline_->Prepare(picture, input.data, input.bytes, &reason), reason.text);
@@ -427,10 +430,36 @@ class OpenModel {
         throw Fault(kExitRunFailed, reason.text);
       }
       Label(pipeline_->objects(), steps.labels);
+      Point(pipeline_->points(), steps.plan.points);
+      has_masks_ = steps.masks >= 0;
     }
     text_.clear();
     if (steps.plan.head == pictures::kLabels) WriteText(steps.labels, steps.space, pipeline_->objects(), &text_);
     return Found();
+  }
+
+  // Fills a mask, or only its place where there is no memory for it.
+  void Mask(size_t number, edge_mask* mask) {
+    EnterStage(kExitUsage, "making a mask", "");
+    Require(pipeline_ && manifest_.pictures->masks >= 0, "the release has no masks: build it with --post yolo:masks=NAME");
+    Require(has_masks_, "the last run had no picture, so there are no masks");
+    Require(number < objects_.size(), "there is no such object");
+    const pictures::Area area = pipeline_->MaskArea(number);
+    mask->left = area.left;
+    mask->top = area.top;
+    mask->width = std::max(area.width, 0);
+    mask->height = area.width > 0 ? std::max(area.height, 0) : 0;
+    if (mask->data == nullptr || mask->height == 0) return;
+    const size_t width = static_cast<size_t>(mask->width), stride = mask->stride == 0 ? width : mask->stride;
+    Require(stride >= width, "mask.stride is less than its width");
+    // Without a product that could overflow.
+    const bool fits = mask->bytes >= width && (mask->bytes - width) / stride >= static_cast<size_t>(mask->height) - 1;
+    Require(fits, "mask.bytes are fewer than its size and stride need");
+    const auto [prototypes, count] = Scores(manifest_.pictures->masks);
+    pictures::Reason reason;
+    if (!pipeline_->FillMask(number, prototypes, count, mask->data, stride, &reason)) {
+      throw Fault(kExitRunFailed, reason.text);
+    }
   }
 
   edge_objects Run(const sounds::Sound& sound) {
@@ -548,7 +577,17 @@ class OpenModel {
   void Label(const std::vector<steps::Object>& objects, const std::vector<std::string>& labels) {
     for (const steps::Object& object : objects) {
       objects_.push_back({object.label, object.score, object.left, object.top, object.right, object.bottom,
-                          labels.empty() ? "" : labels[static_cast<size_t>(object.label)].c_str()});
+                          labels.empty() ? "" : labels[static_cast<size_t>(object.label)].c_str(), 0, nullptr});
+    }
+  }
+
+  // Gives each object its key points.
+  void Point(const std::vector<pictures::Point>& points, int32_t count) {
+    points_.clear();
+    for (const pictures::Point& point : points) points_.push_back({point.x, point.y, point.score});
+    for (size_t i = 0; i < objects_.size() && count > 0; ++i) {
+      objects_[i].point_count = count;
+      objects_[i].points = points_.data() + i * static_cast<size_t>(count);
     }
   }
 
@@ -560,6 +599,7 @@ class OpenModel {
   template <typename Call, typename Keep>
   void Compute(Call call, Keep keep) {
     CheckIdle();
+    has_masks_ = false;
     const Recycling recycling(&recycler_);
     // The results of the last run end here: their memory is this one's. That of a device ends below.
     if (model_.device().device_type == kDLCPU) outputs_.clear();
@@ -607,6 +647,8 @@ class OpenModel {
   std::optional<sounds::Pipeline> hearing_;
   std::vector<edge_object> objects_;
   std::string text_;
+  std::vector<edge_point> points_;
+  bool has_masks_ = false;  // whether the outputs are those of the picture whose objects these are
   bool is_heard_ = false;  // whether the application has the results of a window
 };
 
@@ -812,6 +854,15 @@ int edge_crop_image(const edge_image* image, const edge_object* box, edge_image*
     pictures::Reason reason;
     Require(pictures::Crop(edge::Taken(image), corners, &part, &reason), reason.text);
     Give(edge::Given(part), crop, "crop.size is not set: use EDGE_IMAGE");
+  });
+}
+
+int edge_object_mask(edge_model* model, int32_t number, edge_mask* mask) {
+  return Guarded([&] {
+    Require(model != nullptr, "there is no model");
+    Require(mask != nullptr && mask->size >= sizeof(*mask), "mask.size is not set: use EDGE_MASK");
+    Require(number >= 0, "there is no such object");
+    model->opened.Mask(static_cast<size_t>(number), mask);
   });
 }
 

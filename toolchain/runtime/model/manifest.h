@@ -45,6 +45,7 @@ struct PicturePlan {
   int64_t output;                   // its number; -1: none is read
   int64_t space;                    // number of the label that stands for a space; -1: none does
   std::vector<std::string> labels;  // of each class; empty: there are none
+  int64_t masks;                    // number of the output with their prototypes; -1: there are none
 };
 
 // How a release makes its input of a sound, and classes or labels of an output.

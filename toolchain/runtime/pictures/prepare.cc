@@ -20,6 +20,22 @@ constexpr int64_t kMostFiltered = int64_t{1} << 28;  // bytes of a picture that 
 
 }  // namespace
 
+namespace {
+
+// What a box has beside its classes; only boxes have any.
+bool CheckExtras(const Plan& plan) {
+  const auto within = [](int64_t value, int64_t low, int64_t high) { return value >= low && value <= high; };
+  const bool is_yolo = plan.head == kYoloRows || plan.head == kYoloColumns;
+  const int32_t points = is_yolo ? kMostPoints : 0, prototypes = is_yolo && plan.points == 0 ? kMostPrototypes : 0;
+  const int32_t side = plan.prototypes > 0 ? kLargestPrototype : 0;
+  return within(plan.points, 0, points) && within(plan.prototypes, 0, prototypes) &&
+         within(plan.point_numbers, plan.points > 0 ? 2 : 0, plan.points > 0 ? kMostPointNumbers : 0) &&
+         within(plan.mask_width, std::min(side, 1), side) && within(plan.mask_height, std::min(side, 1), side) &&
+         within(int64_t{plan.most} * std::max(plan.points, plan.prototypes), 0, kMostExtras);
+}
+
+}  // namespace
+
 bool CheckPlan(const Plan& plan, Reason* reason) {
   const auto within = [](int32_t value, int32_t low, int32_t high) { return value >= low && value <= high; };
   bool ok = within(plan.width, 1, kLargestInput) && within(plan.height, 1, kLargestInput) &&
@@ -43,7 +59,7 @@ bool CheckPlan(const Plan& plan, Reason* reason) {
       ok = ok && std::isfinite(value) && (operation.kind != kDivide || value != 0);
     }
   }
-  ok = ok && std::isfinite(plan.nms) && std::isfinite(plan.score);
+  ok = ok && std::isfinite(plan.nms) && std::isfinite(plan.score) && CheckExtras(plan);
   return ok || reason->Is("the release's pipeline has a number that is out of range");
 }
 
@@ -56,6 +72,11 @@ Pipeline::Pipeline(const Plan& plan)
   if (plan.head == kYoloRows || plan.head == kYoloColumns) {
     candidates_.reserve(static_cast<size_t>(plan.candidates));
     ranks_.reserve(static_cast<size_t>(plan.candidates));
+    boxes_.reserve(static_cast<size_t>(plan.candidates));
+    found_.reserve(static_cast<size_t>(plan.most));
+    points_.reserve(static_cast<size_t>(plan.most) * static_cast<size_t>(plan.points));
+    coefficients_.reserve(static_cast<size_t>(plan.most) * static_cast<size_t>(plan.prototypes));
+    logits_.resize(static_cast<size_t>(plan.mask_width) * static_cast<size_t>(plan.mask_height));
   }
 }
 

@@ -122,6 +122,10 @@ class _Audio(ctypes.Structure):
     )
 
 
+class _Point(ctypes.Structure):
+    _fields_ = (("x", ctypes.c_float), ("y", ctypes.c_float), ("score", ctypes.c_float))
+
+
 class _Object(ctypes.Structure):
     _fields_ = (
         ("number", ctypes.c_int32),
@@ -131,6 +135,18 @@ class _Object(ctypes.Structure):
         ("right", ctypes.c_float),
         ("bottom", ctypes.c_float),
         ("label", ctypes.c_char_p),
+        ("point_count", ctypes.c_int32),
+        ("points", ctypes.POINTER(_Point)),
+    )
+
+
+class _Mask(ctypes.Structure):
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        *((name, ctypes.c_int32) for name in ("left", "top", "width", "height")),
+        ("data", ctypes.c_void_p),
+        ("bytes", ctypes.c_size_t),
+        ("stride", ctypes.c_size_t),
     )
 
 
@@ -145,11 +161,15 @@ class _Objects(ctypes.Structure):
 
     def read(self) -> list[Object]:
         """Copy the objects from the model's memory."""
-        objects = [_Object.from_address(self.objects + i * self.object_size) for i in range(self.count)]
-        return [
-            Object(item.number, item.label.decode(), item.score, item.left, item.top, item.right, item.bottom)
-            for item in objects
-        ]
+        has_points = self.object_size >= ctypes.sizeof(_Object)  # not in libraries from before there were any
+        found = []
+        for number in range(self.count):
+            item = _Object.from_address(self.objects + number * self.object_size)
+            points = [item.points[i] for i in range(item.point_count)] if has_points else []
+            sides = item.left, item.top, item.right, item.bottom
+            own = tuple((point.x, point.y, point.score) for point in points)
+            found.append(Object(item.number, item.label.decode(), item.score, *sides, own))
+        return found
 
 
 class Object(NamedTuple):
@@ -165,6 +185,15 @@ class Object(NamedTuple):
     top: float
     right: float
     bottom: float
+    points: tuple[tuple[float, float, float], ...] = ()  # key points: x, y, and how sure it is that they can be seen
+
+
+class Mask(NamedTuple):
+    """The pixels of an object: uint8 of (height, width), 1 where it is, at `left`, `top` in the picture."""
+
+    left: int
+    top: int
+    pixels: np.ndarray[Any, Any]
 
 
 class Heard(NamedTuple):
@@ -439,6 +468,20 @@ class Model:
         width, height = size or _extent(array, format)
         number = FORMATS.index(format) + 1
         return self._run_image(_Image(ctypes.sizeof(_Image), number, width, height, array.ctypes.data, array.nbytes))
+
+    def mask(self, number: int) -> Mask:
+        """Return the mask of an object of the last picture, by its number from 0, before the model runs again.
+
+        Raises:
+            EdgeError: There is no such object, or the release has no masks.
+        """
+        self._opened()
+        mask = _Mask(ctypes.sizeof(_Mask))
+        self._call("edge_object_mask", self._model, number, ctypes.byref(mask))
+        pixels = np.zeros((mask.height, mask.width), np.uint8)
+        mask.data, mask.bytes = pixels.ctypes.data, pixels.nbytes
+        self._call("edge_object_mask", self._model, number, ctypes.byref(mask))
+        return Mask(mask.left, mask.top, pixels)
 
     def decode_image(self, file: bytes) -> np.ndarray[Any, Any]:
         """Decode a JPEG or PNG file as `run_image` does; returns its RGB pixels, (height, width, 3).
