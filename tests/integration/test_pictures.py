@@ -13,6 +13,7 @@ import onnx
 import pytest
 from PIL import Image
 
+from tests.integration.test_sdk import compiled, ran
 from tests.support import picture_nets
 from tests.support.commands import done, parsed, toolchain
 from tests.support.parts import require
@@ -192,6 +193,19 @@ def test_key_points_on_this_machine(models, sdk, tmp_path):
         np.testing.assert_allclose([item.points for item in objects], expected, atol=1e-3)
         with pytest.raises(edge_model.EdgeError, match="has no masks"):
             model.mask(0)
+
+
+def test_a_picture_after_the_first_allocates_nothing(models, sdk, tmp_path):
+    """Nor do its masks."""
+    onnx.save(picture_nets.segmenter(), tmp_path / "net.onnx")
+    done("build", tmp_path / "net.onnx", *STEPS[:-1], "yolo:masks=protos", "-o", tmp_path / "made")
+    np.asarray(Image.open(models / "a.png")).tofile(tmp_path / "a.rgb")
+    program = compiled(sdk, DATA / "sdk" / "again.c", tmp_path / "again")
+    seen = ran(program, tmp_path / "made", tmp_path / "a.rgb", 81, 60)
+    assert (seen.returncode, seen.stderr) == (0, "")
+    allocations, objects, masks = map(int, seen.stdout.split())
+    assert allocations == 0
+    assert masks == objects > 3
 
 
 @pytest.mark.parametrize(("what", "message"), [("points", "other key points"), ("mask", "other masks")])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support import sound_features as features
+from tests.support.beams import most_probable
 from toolchain import sounds
 from toolchain.errors import InputError
 from toolchain.native.sounds import Computer, Recording, encode, synthetic
@@ -242,33 +243,6 @@ def test_labels_are_those_of_an_independent_decoder(seed, blank):
     np.testing.assert_array_equal(found["score"], [scores[0, start:end, label].max() for start, end, label in runs])
 
 
-def beam_text(shares, width, blank=0):
-    """Search as `ctc:beam=` says, with texts as tuples: the best one, and where each of its labels was found first."""
-    beams, found = [((), 1.0, 0.0)], {(): -1}
-    for row, share in enumerate(shares.astype(float).tolist()):
-        known = {text: (ends, other) for text, ends, other in beams}
-        candidates = []
-        for text, ends, other in beams:
-            again = other * share[text[-1]] if text else 0.0
-            if text and text[:-1] in known:
-                shorter = known[text[:-1]]
-                again += (shorter[0] if text[:-1] and text[-2] == text[-1] else sum(shorter)) * share[text[-1]]
-            candidates.append((text, (ends + other) * share[blank], again))
-        for text, ends, other in beams:
-            for label, of_label in enumerate(share):
-                if label != blank and (*text, label) not in known:
-                    last = text[-1] if text else -1
-                    candidates.append(((*text, label), 0.0, (ends if label == last else ends + other) * of_label))
-        best = sorted((one for one in candidates if one[1] + one[2] > 0), key=lambda one: -(one[1] + one[2]))[:width]
-        if best:
-            scale = 2.0 ** -np.frexp(best[0][1] + best[0][2])[1]
-            beams = [(text, ends * scale, other * scale) for text, ends, other in best]
-        for text, _, _ in beams:
-            found.setdefault(text, row)
-    text = beams[0][0]
-    return list(text), [found[text[: number + 1]] for number in range(len(text))]
-
-
 @pytest.mark.parametrize("part", range(4))
 def test_a_beam_finds_what_an_independent_search_finds(part):
     """On 1,000 tables, also of few different shares, where many texts are as probable."""
@@ -287,7 +261,7 @@ def test_a_beam_finds_what_an_independent_search_finds(part):
             labels=tuple("|abcdefg"[:classes]),
         )
         found = made.find(shares)
-        text, places = beam_text(shares, width, blank)
+        text, places = most_probable(shares, width, blank)
         assert found["label"].tolist() == text
         np.testing.assert_allclose(found["left"], np.array(places) * 0.1 / rows, rtol=1e-6)
         np.testing.assert_array_equal(
@@ -315,7 +289,7 @@ def test_a_long_text_of_a_beam():
     scores = np.full((4000, 3), 0.3, np.float32)
     scores[range(4000), np.arange(4000) % 2 * 2] = 0.4
     made = computer((1, 1600), post=["ctc:labels=x,beam=4"], output=scores.shape, labels=("-", "a", "b"))
-    assert made.find(scores)["label"].tolist() == beam_text(scores, 4)[0]
+    assert made.find(scores)["label"].tolist() == most_probable(scores, 4)[0]
     assert len(made.find(scores)) > 1000
 
 
