@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import sys
 
 import numpy as np
@@ -230,3 +231,37 @@ def test_a_c_application_hears_a_stream_without_an_allocation(sdk, listener, fol
     np.testing.assert_array_equal(found[:, 0], np.arange(100))
     np.testing.assert_allclose(found[:, 1], scores, atol=1e-5)
     assert allocations == "0 allocations"
+
+
+def test_the_example_hears_a_pipe(sdk, listener, folder, tmp_path):  # noqa: F811
+    """It prints where scores rise above a half, and where they fall below 0.35."""
+    samples = drawn(20000, 2)
+    program = compiled(sdk, sdk / "example" / "speech.c", tmp_path / "speech")
+    seen = subprocess.run([program, listener[0].folder], input=samples.tobytes(), capture_output=True, check=False)
+    assert (seen.returncode, seen.stderr) == (0, b"")
+    is_on, expected = False, []
+    for number, score in enumerate(expected_scores(folder / "listener.onnx", samples, 32, 64, SMALL)):
+        if (score > (0.35 if is_on else 0.5)) != is_on:
+            is_on = not is_on
+            expected.append(f"{'speech' if is_on else 'silence'} at window {number}, second {number * 0.004:.2f}")
+    assert seen.stdout.decode().splitlines() == expected != []
+
+
+@pytest.mark.nightly
+def test_a_stream_on_an_emulated_board(virtual_boards, folder, tmp_path):
+    words = ["--board", "rpi4", "--host", virtual_boards.name("rpi4"), "--devices", virtual_boards.devices]
+    steps = [
+        "--pre",
+        "wav:rate=16000",
+        "--pre",
+        "window:context=32",
+        *STEPS[:1],
+        f"topk:k=1,labels={folder / 'speech.txt'}",
+    ]
+    given = [*words, *steps, "--state", "h=hn", "--toolchain", "host", "--budget", 0, "--json", "-"]
+    report = json.loads(done("deploy", folder / "listener.onnx", *given).out)
+    assert report["sounds"]["objects"] == 32
+    samples = drawn(5000, 1)
+    samples.tofile(tmp_path / "said.raw")
+    found = parsed("run", *words, "--stream", tmp_path / "said.raw", "-o", tmp_path / "y.npz", "--threads", 1)
+    check(found["objects"][0]["objects"], expected_scores(folder / "listener.onnx", samples, 32, 64, SMALL), 64)

@@ -108,9 +108,10 @@ def _of_sound(
         sound = Recording(contents)
         if not is_sequence:
             return computer.prepare(sound, shape=shape)
-        if (windows := computer.windows(sound)) > LARGEST_STEPS:
+        most = min(LARGEST_STEPS, inputs.available_bytes() // 4 // specs[0].bytes)
+        if (windows := computer.windows(sound)) > most:
             raise InputError(
-                f"the sound has {windows} windows, and at most {LARGEST_STEPS} are possible here",
+                f"the sound has {windows} windows, and at most {most} are possible here",
                 hint="pass a shorter sound; `run --sound` and the library take longer ones",
             )
         return computer.prepare_all(sound, shape)
