@@ -207,8 +207,9 @@ def _masks(plan: Plan, step: Step, outputs: Sequence[TensorSpec]) -> Plan:
     """Return the plan with the output of prototypes that `masks=NAME` names."""
     names = [spec.name for spec in outputs]
     if step.values["masks"] not in names or len(names) == 1:
-        close = did_you_mean(step.values["masks"], names) or "masks=NAME is the output of prototypes"
-        raise step.fault(f"the model's outputs are {', '.join(names)}", close)
+        close = did_you_mean(step.values["masks"], names) if len(names) > 1 else ""
+        hint = close or "masks=NAME is the output of prototypes, beside that of boxes"
+        raise step.fault(f"the model's outputs are {', '.join(names)}", hint)
     number = names.index(step.values["masks"])
     spec = outputs[number]
     if spec.dtype != "float32" or spec.bound or len(spec.shape) != _RANK or spec.shape[0] != 1:
