@@ -73,6 +73,9 @@ SOUNDS = Vocabulary(
 )
 
 
+TEXTS = Vocabulary({}, {"tokens": ("kind", "end", "skip", _LABELS, "output")}, "docs/text.md")
+
+
 @dataclass(frozen=True)
 class LabelRows:
     """An output of rows of scores over time, for the labels of a text."""
@@ -146,7 +149,9 @@ class Step:
             )
         return number
 
-    def output(self, outputs: Sequence[TensorSpec], state: Collection[str] = ()) -> int:
+    def output(
+        self, outputs: Sequence[TensorSpec], state: Collection[str] = (), dtypes: Collection[str] = ("float32",)
+    ) -> int:
         """Return the number of the output that it reads: the only one beside the state, or that of `output=NAME`."""
         names = [spec.name for spec in outputs]
         others = [name for name in names if name not in state]
@@ -155,8 +160,8 @@ class Step:
             if self.values.get("output") not in others:
                 raise self.fault(f"the model's outputs are {', '.join(others)}", f"write output={others[0]}")
             number = names.index(self.values["output"])
-        if outputs[number].dtype != "float32" or outputs[number].bound:
-            raise self.fault(f"output {outputs[number]} is not float32 of a fixed size")
+        if outputs[number].dtype not in dtypes or outputs[number].bound:
+            raise self.fault(f"output {outputs[number]} is not {' or '.join(dtypes)} of a fixed size")
         return number
 
     def most(self, spec: TensorSpec, largest: int) -> int:
@@ -230,7 +235,14 @@ class Steps:
         return not names.isdisjoint(SOUNDS.pre.keys() - PICTURES.pre.keys())
 
     @property
+    def is_text(self) -> bool:
+        """Whether they are for tokens of a text alone."""
+        return not self.pre and any(re.split("[:=]", text, maxsplit=1)[0] in TEXTS.post for text in self.post)
+
+    @property
     def vocabulary(self) -> Vocabulary:
+        if self.is_text:
+            return TEXTS
         return SOUNDS if self.is_sound else PICTURES
 
     @property
@@ -343,8 +355,8 @@ def _parse(text: str, allowed: Mapping[str, Sequence[str]], manual: str) -> Step
         )
     name, colon, table, value = match.groups()
     if name not in allowed:
-        # Of steps for sounds alone, none is there if the only one is misspelled.
-        close = did_you_mean(name, allowed) or did_you_mean(name, SOUNDS.pre)
+        # Of steps for sounds or texts alone, none is there if the only one is misspelled.
+        close = did_you_mean(name, allowed) or did_you_mean(name, [*SOUNDS.pre, *TEXTS.post])
         raise InputError(
             f"there is no step {name!r}", details=text, hint=close or f"the steps are {', '.join(allowed)}"
         )
@@ -397,7 +409,7 @@ def _read_labels(path: Path) -> tuple[str, ...]:
 class _File:
     """A file pipeline.toml."""
 
-    pre: tuple[str, ...]
+    pre: tuple[str, ...] = ()
     post: tuple[str, ...] = ()
 
 

@@ -11,12 +11,13 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
-from toolchain import files, pictures, sounds, states
+from toolchain import files, pictures, sounds, states, texts
 from toolchain.errors import InputError, VerificationError, did_you_mean
 from toolchain.pictures import Pictures
 from toolchain.sounds import Sounds
 from toolchain.states import StatePair
 from toolchain.tensors import DTYPES, Tensors, TensorSpec
+from toolchain.texts import Texts
 from toolchain.validation import FEW_KEYS, FIRST_FAULT, words
 from toolchain.variants import MOST as MOST_VARIANTS
 from toolchain.variants import NAME as VARIANT_NAME
@@ -271,6 +272,7 @@ class Manifest:
     states: Annotated[tuple[StatePair, ...], FIRST_FAULT] = ()
     pictures: Pictures | None = None  # how pictures become its input, and its output objects; None for tensors only
     sounds: Sounds | None = None  # the same for sounds
+    texts: Texts | None = None  # how numbers of tokens become a text
     # the sets of shapes that it was compiled for, if there are several: functions of one library, with common params
     variants: Annotated[tuple[Variant, ...], FIRST_FAULT] = ()
 
@@ -320,7 +322,7 @@ class Manifest:
     def encoded(self) -> bytes:
         """Return the manifest as the bytes of manifest.json."""
         document = asdict(self)
-        for name in ("reference", "records", "modelled", "half", "int8", "sparse", "pictures", "sounds"):
+        for name in ("reference", "records", "modelled", "half", "int8", "sparse", "pictures", "sounds", "texts"):
             if document[name] is None:
                 del document[name]
         _drop_text(document.get("pictures"))
@@ -440,6 +442,9 @@ def _faults(manifest: Manifest, data: bytes) -> list[str]:
         faults += pictures.faults(manifest.pictures, manifest.inputs, manifest.outputs)
     if manifest.sounds and not faults:
         faults += sounds.faults(manifest.sounds, manifest.inputs, manifest.outputs, manifest.states)
+    if manifest.texts and not faults:
+        faults += texts.faults(manifest.texts, manifest.outputs, manifest.states)
+    faults += ["it has steps for tokens and others"] if manifest.texts and manifest.pipeline else []
     faults += ["it has steps for pictures and for sounds"] if manifest.pictures and manifest.sounds else []
     faults += ["board: it is a file name, not a board name"] if manifest.board.endswith(".toml") else []
     faults += _variant_faults(manifest) if not faults else []
@@ -471,7 +476,7 @@ def _variant_faults(manifest: Manifest) -> list[str]:
     is_many = 1 < len(variants) <= MOST_VARIANTS
     faults = [] if is_many else [f"variants: a bundle has 2 to {MOST_VARIANTS} of them"]
     faults += ["variants: they are for CPUs"] if manifest.target.get("kind") != "llvm" else []
-    for field in ("states", "pictures", "sounds", "modelled", "int8"):
+    for field in ("states", "pictures", "sounds", "texts", "modelled", "int8"):
         faults += [f"variants: they cannot be combined with {field}"] if getattr(manifest, field) else []
     first, *others = variants
     own = Variant(

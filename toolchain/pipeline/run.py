@@ -341,7 +341,7 @@ def run(request: RunRequest, device: ConnectedDevice, stages: Stages) -> RunRepo
         transfer=Transfer.of(sampled.sent, device.shell),
         top=tuple(top),
         objects=_found(names, samples, sampled, manifest),
-        texts=_texts(names, sampled.objects, manifest),
+        texts=_texts(names, sampled.objects, manifest) or _token_texts(names, sampled, manifest),
         waited=store.waited,
         slot=store.slot,
     )
@@ -411,6 +411,22 @@ def _texts(names: Sequence[str], objects: Sequence[NDArray[Any]], manifest: Mani
         (name, pipeline.text([int(label) for label in found["label"]]))
         for name, found in zip(names, objects, strict=True)
     )
+
+
+def _token_texts(names: Sequence[str], sampled: Sampled, manifest: Manifest) -> tuple[tuple[str, str], ...]:
+    """Return the text of each sample's tokens: the output has their numbers, or a row of scores for each.
+
+    Raises:
+        VerificationError: A number is not that of a token.
+    """
+    if manifest.texts is None:
+        return ()
+    values = sampled.outputs[manifest.outputs[manifest.texts.plan.output].name]
+    numbers = values.argmax(axis=-1) if values.dtype == np.float32 else values
+    rows = numbers.reshape(len(values), -1)
+    if ((rows < 0) | (rows >= len(manifest.texts.labels))).any():
+        raise VerificationError("the device sent numbers that are not those of tokens", hint="check the vocabulary")
+    return tuple((name, manifest.texts.text(row.tolist())) for name, row in zip(names, rows, strict=True))
 
 
 def _read_inputs(request: RunRequest, manifest: Manifest, device: ConnectedDevice) -> tuple[str, Series, list[str]]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toolchain import pictures, sounds, steps
+from toolchain import pictures, sounds, steps, texts
 from toolchain.bundle.manifest import Manifest
 from toolchain.errors import InputError
 from toolchain.models import inputs
@@ -25,6 +25,7 @@ from toolchain.sounds import Sounds
 from toolchain.states import LARGEST_STEPS, STEPS, StatePair
 from toolchain.steps import Steps
 from toolchain.tensors import TensorSpec
+from toolchain.texts import Texts
 
 _WAV = b"RIFF"  # how its files begin
 _MOST_DRAWN = 1 << 20  # samples of a drawn sound
@@ -47,12 +48,17 @@ def resolve(
     specs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec] | None = None,
     states: Sequence[StatePair] = (),
-) -> Pictures | Sounds:
+) -> Pictures | Sounds | Texts | None:
     """Check the steps against a model; without its outputs, only those before it.
+
+    None: the only step is for its outputs.
 
     Raises:
         InputError: A step is wrong, or does not fit the model.
     """
+    if written.is_text:
+        _ = written.after
+        return texts.resolve(written, outputs, states) if outputs is not None else None
     if written.is_sound:
         return sounds.resolve(written, specs, outputs, states)
     if states:
@@ -65,7 +71,7 @@ def resolve(
 
 
 def converter(
-    pipeline: Pictures | Sounds | None,
+    pipeline: Pictures | Sounds | Texts | None,
     specs: Sequence[TensorSpec],
     progress: Progress | None = None,
     *,
@@ -79,7 +85,7 @@ def converter(
         progress: Called when the library of steps has to be compiled.
         is_sequence: Whether the windows of a sound are the steps of a model with a state, along an axis in front.
     """
-    if pipeline is None:
+    if pipeline is None or isinstance(pipeline, Texts):
         return None
     if isinstance(pipeline, Sounds):
         return _of_sound(pipeline, specs, progress, is_sequence=is_sequence)

@@ -502,6 +502,13 @@ class OpenModel {
     state_.Reset();
   }
 
+  const char* Text(const int64_t* numbers, size_t count) {
+    Require(manifest_.texts.has_value(), "the release has no vocabulary: build it with --post tokens:labels=FILE");
+    Require(numbers != nullptr || count == 0, "there are no numbers of tokens");
+    Require(WriteTokens(*manifest_.texts, numbers, count, &tokens_text_), "a number is not that of a token");
+    return tokens_text_.c_str();
+  }
+
   void Reset() {
     CheckIdle();
     if (hearing_) hearing_->EndStream();
@@ -646,7 +653,7 @@ class OpenModel {
   std::optional<pictures::Pipeline> pipeline_;
   std::optional<sounds::Pipeline> hearing_;
   std::vector<edge_object> objects_;
-  std::string text_;
+  std::string text_, tokens_text_;
   std::vector<edge_point> points_;
   bool has_masks_ = false;  // whether the outputs are those of the picture whose objects these are
   bool is_heard_ = false;  // whether the application has the results of a window
@@ -874,6 +881,15 @@ int edge_stream_audio(edge_model* model, const edge_audio* audio, edge_heard hea
   return Guarded([&] {
     Require(model != nullptr, "there is no model");
     model->opened.Stream(edge::Taken(audio), heard, context);
+  });
+}
+
+int edge_text(edge_model* model, const int64_t* numbers, size_t count, const char** text) {
+  return Guarded([&] {
+    edge::EnterStage(edge::kExitUsage, "writing a text", "");
+    Require(model != nullptr, "there is no model");
+    Require(text != nullptr, "there is no place for the text");
+    *text = model->opened.Text(numbers, count);
   });
 }
 

@@ -320,6 +320,10 @@ EDGE_API int edge_stream_audio(edge_model* model, const edge_audio* audio, edge_
  * zeros. */
 EDGE_API int edge_end_stream(edge_model* model, edge_heard heard, void* context);
 
+/* The text of tokens, by their numbers in the vocabulary of the release, up to the one that ends it: *text is UTF-8 in the
+ * model's memory, valid until the next call. EDGE_USAGE where the release has no vocabulary, or a number is not in it. */
+EDGE_API int edge_text(edge_model* model, const int64_t* numbers, size_t count, const char** text);
+
 #ifdef __cplusplus
 }
 #endif

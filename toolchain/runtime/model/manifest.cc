@@ -191,6 +191,7 @@ Manifest ReadManifest(const std::string& release, const Digests& digests) {
   if (root.Has("sounds")) {
     manifest.sounds = ReadSoundPlan(root.Get("sounds"), first.inputs, first.outputs, manifest.states);
   }
+  if (root.Has("texts")) manifest.texts = ReadTextPlan(root.Get("texts"));
   return manifest;
 }
 

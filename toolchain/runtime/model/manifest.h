@@ -14,6 +14,7 @@
 #include "../sounds/sounds.h"
 #include "dtype.h"
 #include "files.h"
+#include "text_plan.h"
 
 namespace edge {
 
@@ -80,6 +81,7 @@ struct Manifest {
   std::vector<std::string> cpu_features;
   std::optional<PicturePlan> pictures;
   std::optional<SoundPlan> sounds;
+  std::optional<TextPlan> texts;
   DLDeviceType device;  // what computes
   Digests digests;
 

@@ -555,6 +555,18 @@ class Model:
         self._call(function, self._model, *audio, take, None)
         return windows
 
+    def text_of(self, numbers: Sequence[int]) -> str:
+        """Return the text of tokens, by their numbers in the vocabulary of the release, up to the one that ends it.
+
+        Raises:
+            EdgeError: The release has no vocabulary, or a number is not in it.
+        """
+        self._opened()
+        text = ctypes.c_char_p()
+        array = (ctypes.c_int64 * len(numbers))(*numbers)
+        self._call("edge_text", self._model, array, ctypes.c_size_t(len(numbers)), ctypes.byref(text))
+        return (text.value or b"").decode()
+
     def outputs(self) -> dict[str, np.ndarray[Any, Any]]:
         """Return the outputs of the last run, by name, as `run` does."""
         return {name: _cut(tensor) for name, tensor in self._tensors("output")}
