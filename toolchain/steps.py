@@ -356,7 +356,7 @@ def _parse(text: str, allowed: Mapping[str, Sequence[str]], manual: str) -> Step
     name, colon, table, value = match.groups()
     if name not in allowed:
         # Of steps for sounds or texts alone, none is there if the only one is misspelled.
-        close = did_you_mean(name, allowed) or did_you_mean(name, [*SOUNDS.pre, *TEXTS.post])
+        close = did_you_mean(name, [*allowed, *SOUNDS.pre, *TEXTS.post])
         raise InputError(
             f"there is no step {name!r}", details=text, hint=close or f"the steps are {', '.join(allowed)}"
         )
