@@ -59,19 +59,20 @@ def folder(tmp_path_factory):
     return path
 
 
-def deployed(model, folder, root, context, *more):
-    words = ["--board", "local", "--root", root]
+def deployed(model, folder, place, context, *more):
+    words = ["--board", "local", "--root", place / "store"]
     steps = ["--pre", "wav:rate=16000", "--pre", f"window:context={context}"]
     steps += [word.replace("speech.txt", str(folder / "speech.txt")) for word in STEPS]
-    out = done("deploy", model, *words, *steps, *more, "--budget", 0, "-o", root / "bundle", "--json", "-").out
+    out = done("deploy", model, *words, *steps, *more, "--budget", 0, "-o", place / "bundle", "--json", "-").out
     return json.loads(out), words
 
 
 @pytest.fixture(scope="module")
 def listener(folder, tmp_path_factory):
-    report, words = deployed(folder / "listener.onnx", folder, tmp_path_factory.mktemp("store"), 32, "--state", "h=hn")
+    place = tmp_path_factory.mktemp("listener")
+    report, words = deployed(folder / "listener.onnx", folder, place, 32, "--state", "h=hn")
     assert (report["sounds"]["objects"], report["state"]["steps"]) == (32, 32)
-    return bundle.load(words[3] / "bundle"), words
+    return bundle.load(place / "bundle"), words
 
 
 def check(objects, scores, hop):
