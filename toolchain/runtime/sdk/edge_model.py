@@ -53,34 +53,24 @@ _Task = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32)
 _Execute = ctypes.CFUNCTYPE(None, ctypes.c_void_p, _Task, ctypes.c_void_p, ctypes.c_int32)
 
 
+# The types of fields; capital letters are pointers to them, and of F its point of x, y and a score.
+_TYPES: dict[str, Any] = {"z": ctypes.c_size_t, "i": ctypes.c_int32, "q": ctypes.c_int64, "f": ctypes.c_float}
+_TYPES |= {"s": ctypes.c_char_p, "p": ctypes.c_void_p, "x": _Execute, "F": ctypes.POINTER(ctypes.c_float * 3)}
+_TYPES |= {kind.upper(): ctypes.POINTER(_TYPES[kind]) for kind in "iq"}
+
+
+def _fields(text: str) -> list[tuple[str, Any]]:
+    """Return the fields of a struct of edge_model.h: for each type its names."""
+    parts = [part.split() for part in text.split(";")]
+    return [(name, _TYPES[kind]) for kind, *names in parts for name in names]
+
+
 class _Options(ctypes.Structure):
-    _fields_ = (
-        ("size", ctypes.c_size_t),
-        ("threads", ctypes.c_int32),
-        ("pin", ctypes.c_int32),
-        ("spin_us", ctypes.c_int32),
-        ("trust", ctypes.c_char_p),
-        ("priority", ctypes.c_int32),
-        ("cpu_count", ctypes.c_int32),
-        ("cpus", ctypes.POINTER(ctypes.c_int32)),
-        ("executor", _Execute),
-        ("executor_context", ctypes.c_void_p),
-    )
+    _fields_ = _fields("z size; i threads pin spin_us; s trust; i priority cpu_count; I cpus; x executor; p context")
 
 
 class _Tensor(ctypes.Structure):
-    _fields_ = (
-        ("size", ctypes.c_size_t),
-        ("name", ctypes.c_char_p),
-        ("dtype", ctypes.c_char_p),
-        ("rank", ctypes.c_int32),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("data", ctypes.c_void_p),
-        ("bytes", ctypes.c_size_t),
-        ("bound_axis", ctypes.c_int32),
-        ("valid", ctypes.c_int64),
-        ("state", ctypes.c_int32),
-    )
+    _fields_ = _fields("z size; s name dtype; i rank; Q shape; p data; z bytes; i bound_axis; q valid; i state")
 
     def array(self) -> np.ndarray[Any, Any]:
         """Return what it holds, without a copy."""
@@ -93,71 +83,27 @@ class _Tensor(ctypes.Structure):
 
 
 class _Shape(ctypes.Structure):
-    _fields_ = (("input", ctypes.c_int32), ("rank", ctypes.c_int32), ("sizes", ctypes.POINTER(ctypes.c_int64)))
+    _fields_ = _fields("i input rank; Q sizes")
 
 
 class _Image(ctypes.Structure):
-    _fields_ = (
-        ("size", ctypes.c_size_t),
-        ("format", ctypes.c_int32),
-        ("width", ctypes.c_int32),
-        ("height", ctypes.c_int32),
-        ("data", ctypes.c_void_p),
-        ("bytes", ctypes.c_size_t),
-        ("stride", ctypes.c_size_t),
-        ("chroma", ctypes.c_void_p),
-        ("chroma_bytes", ctypes.c_size_t),
-        ("chroma_stride", ctypes.c_size_t),
-    )
+    _fields_ = _fields("z size; i format width height; p data; z bytes stride; p chroma; z chroma_bytes chroma_stride")
 
 
 class _Audio(ctypes.Structure):
-    _fields_ = (
-        ("size", ctypes.c_size_t),
-        ("format", ctypes.c_int32),
-        ("rate", ctypes.c_int32),
-        ("channels", ctypes.c_int32),
-        ("data", ctypes.c_void_p),
-        ("bytes", ctypes.c_size_t),
-    )
-
-
-class _Point(ctypes.Structure):
-    _fields_ = (("x", ctypes.c_float), ("y", ctypes.c_float), ("score", ctypes.c_float))
+    _fields_ = _fields("z size; i format rate channels; p data; z bytes")
 
 
 class _Object(ctypes.Structure):
-    _fields_ = (
-        ("number", ctypes.c_int32),
-        ("score", ctypes.c_float),
-        ("left", ctypes.c_float),
-        ("top", ctypes.c_float),
-        ("right", ctypes.c_float),
-        ("bottom", ctypes.c_float),
-        ("label", ctypes.c_char_p),
-        ("point_count", ctypes.c_int32),
-        ("points", ctypes.POINTER(_Point)),
-    )
+    _fields_ = _fields("i number; f score left top right bottom; s label; i point_count; F points")
 
 
 class _Mask(ctypes.Structure):
-    _fields_ = (
-        ("size", ctypes.c_size_t),
-        *((name, ctypes.c_int32) for name in ("left", "top", "width", "height")),
-        ("data", ctypes.c_void_p),
-        ("bytes", ctypes.c_size_t),
-        ("stride", ctypes.c_size_t),
-    )
+    _fields_ = _fields("z size; i left top width height; p data; z bytes stride")
 
 
 class _Objects(ctypes.Structure):
-    _fields_ = (
-        ("size", ctypes.c_size_t),
-        ("count", ctypes.c_int32),
-        ("object_size", ctypes.c_size_t),
-        ("objects", ctypes.c_void_p),
-        ("text", ctypes.c_char_p),
-    )
+    _fields_ = _fields("z size; i count; z object_size; p objects; s text")
 
     def read(self) -> list[Object]:
         """Copy the objects from the model's memory."""
@@ -165,10 +111,9 @@ class _Objects(ctypes.Structure):
         found = []
         for number in range(self.count):
             item = _Object.from_address(self.objects + number * self.object_size)
-            points = [item.points[i] for i in range(item.point_count)] if has_points else []
+            points = tuple(tuple(item.points[i]) for i in range(item.point_count)) if has_points else ()
             sides = item.left, item.top, item.right, item.bottom
-            own = tuple((point.x, point.y, point.score) for point in points)
-            found.append(Object(item.number, item.label.decode(), item.score, *sides, own))
+            found.append(Object(item.number, item.label.decode(), item.score, *sides, points))
         return found
 
 
@@ -185,7 +130,7 @@ class Object(NamedTuple):
     top: float
     right: float
     bottom: float
-    points: tuple[tuple[float, float, float], ...] = ()  # key points: x, y, and how sure it is that they can be seen
+    points: tuple[tuple[float, ...], ...] = ()  # key points: x, y, and how sure it is that they can be seen
 
 
 class Mask(NamedTuple):
@@ -214,14 +159,7 @@ _Take = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(_
 
 
 class _Release(ctypes.Structure):
-    _fields_ = (
-        ("size", ctypes.c_size_t),
-        ("name", ctypes.c_char_p),
-        ("digest", ctypes.c_char_p),
-        ("folder", ctypes.c_char_p),
-        ("sequence", ctypes.c_int64),
-        ("weights", ctypes.c_char_p),
-    )
+    _fields_ = _fields("z size; s name digest folder; q sequence; s weights")
 
 
 def _library(path: str | os.PathLike[str] | None) -> ctypes.CDLL:
@@ -527,8 +465,6 @@ class Model:
     def stream_audio(self, samples: np.ndarray[Any, Any], rate: int) -> list[Window]:
         """Run the windows that the next samples of a stream complete, by the steps of the release.
 
-        A model with a state keeps it from one window to the next.
-
         Args:
             samples: Any number of int16 or float32, of shape (samples,) or (samples, channels).
             rate: Samples of a second.
@@ -556,11 +492,7 @@ class Model:
         return windows
 
     def text_of(self, numbers: Sequence[int]) -> str:
-        """Return the text of tokens, by their numbers in the vocabulary of the release, up to the one that ends it.
-
-        Raises:
-            EdgeError: The release has no vocabulary, or a number is not in it.
-        """
+        """Return the text of tokens, by their numbers in the vocabulary of the release; an EdgeError without one."""
         self._opened()
         text = ctypes.c_char_p()
         array = (ctypes.c_int64 * len(numbers))(*numbers)
