@@ -193,7 +193,7 @@ def test_an_application_hears_a_stream_in_parts_of_any_size(binding, listener, f
             assert len(windows) == 78
             windows += model.end_stream()
             assert [window.number for window in windows] == list(range(79))
-            np.testing.assert_allclose([window.objects[0].score for window in windows], scores, atol=1e-5)
+            np.testing.assert_allclose([window.objects[0].score for window in windows], scores, atol=2e-4)
             assert model.end_stream() == []
         heard = model.run_audio(samples, rate=16000)
         assert [item.score for item in heard.objects] == [window.objects[0].score for window in windows]
@@ -215,7 +215,7 @@ def test_what_does_not_continue_a_stream_leaves_it_as_it_was(binding, listener, 
         with pytest.raises(ValueError, match="needs its rate"):
             model.stream_audio(samples, 0)
         windows += model.stream_audio(samples[300:], 16000)
-        np.testing.assert_allclose([window.objects[0].score for window in windows], scores, atol=1e-5)
+        np.testing.assert_allclose([window.objects[0].score for window in windows], scores, atol=2e-4)
         model.reset()
         with pytest.raises(edge_model.EdgeError, match="has 8000 Hz, and the model takes 16000 Hz"):
             model.stream_audio(samples, 8000)
@@ -230,7 +230,7 @@ def test_a_c_application_hears_a_stream_without_an_allocation(sdk, listener, fol
     *lines, allocations = seen.stdout.splitlines()
     found = np.loadtxt(io.StringIO("\n".join(lines)))
     np.testing.assert_array_equal(found[:, 0], np.arange(100))
-    np.testing.assert_allclose(found[:, 1], scores, atol=1e-5)
+    np.testing.assert_allclose(found[:, 1], scores, atol=2e-4)
     assert allocations == "0 allocations"
 
 
