@@ -215,9 +215,8 @@ def _check_steps(
     checked = sounds.check(run, raw, manifest) if manifest.sounds else pictures.check(run, raw, manifest)
     if manifest.states:  # the last window, which shows what the steps before it left
         run, samples = sent, samples.last_step
-    made = run.objects["input"] if run.objects else None
-    is_same = all(np.array_equal(made, value[0] if manifest.states else value) for value in samples.inputs.values())
-    if made is not None and is_same:
+    values = [value[0] if manifest.states else value for value in samples.inputs.values()]
+    if run.objects and all(np.array_equal(run.objects["input"], value) for value in values):
         verification.check_outputs(run, samples, manifest, tolerance)
     return checked
 

@@ -71,7 +71,8 @@ def check(run: Run, raw: NDArray[np.uint8], manifest: Manifest) -> PicturesCheck
         output = run.outputs[manifest.outputs[plan.output].name]
         compare(objects, computer.find(picture.width, picture.height, output), manifest.name, PIXEL_TOLERANCE)
         if plan.points:
-            _compare_points(*read_points(contents, plan, (objects,)), computer.points(), manifest.name)
+            (points,) = read_points(contents, plan, (objects,))
+            _compare_points(points, computer.points(), manifest.name)
     if plan.mask_output >= 0:
         prototypes = run.outputs[manifest.outputs[plan.mask_output].name]
         masks = [computer.mask(number, prototypes) for number in range(min(len(objects), MOST_MASKS))]
