@@ -310,10 +310,11 @@ EDGE_API int edge_run_audio(edge_model* model, const edge_audio* audio, edge_obj
  * those of edge_output, stay until it returns. It must not run, reset or close the model, or throw. */
 typedef void (*edge_heard)(void* context, int64_t number, const edge_objects* objects);
 
-/* The next samples of a stream, any number of them, EDGE_PCM16 or EDGE_PCM_FLOAT: runs the model for each window that is
- * complete, and calls `heard`, which may be NULL. A model with a state keeps it from one window to the next. After
- * its first windows, a stream allocates nothing but small blocks that steps of a model with a state take. What is refused (another rate or number of channels, a sample that is
- * not a finite number) leaves the stream as it was; a window that fails ends it. */
+/* The next samples of a stream, any number of them, EDGE_PCM16 or EDGE_PCM_FLOAT: runs the model for each window
+ * that is complete, and calls `heard`, which may be NULL. A model with a state keeps it from one window to the
+ * next. After its first windows, a stream allocates nothing but small blocks that steps with a state take. What is
+ * refused (another rate or number of channels, a sample that is not a finite number) leaves the stream as it was; a
+ * window that fails ends it. */
 EDGE_API int edge_stream_audio(edge_model* model, const edge_audio* audio, edge_heard heard, void* context);
 
 /* Ends a stream: zeros follow samples that had no window so far. The next samples begin another one, and the state is
