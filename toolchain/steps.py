@@ -6,7 +6,7 @@ import itertools
 import math
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -25,6 +25,9 @@ _LABELS = "labels"
 _LARGEST_LABELS = 512 << 10  # bytes; the manifest of a bundle has the labels
 _LONGEST_LABEL = 200
 _LARGEST_NUMBER = 1e6
+# the limits of runtime/steps/steps.h
+_WIDEST_BEAM = 128
+_MOST_BEAM_ROWS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Vocabulary:
 
 
 _CLASSES = {"softmax": (), "topk": (VALUE, "k", _LABELS, "output")}
-_TEXT = (_LABELS, "blank", "space", "output")
+_TEXT = (_LABELS, "blank", "space", "beam", "output")
 PICTURES = Vocabulary(
     {
         "resize": ("stretch", "letterbox", "crop", "by", "pad", "short"),
@@ -48,14 +51,14 @@ PICTURES = Vocabulary(
         "layout": (VALUE,),
         "dtype": (VALUE,),
     },
-    {**_CLASSES, "yolo": ("head", "nms", "score", "max", _LABELS, "output"), "ctc": _TEXT},
+    {**_CLASSES, "yolo": ("head", "nms", "score", "max", "points", "masks", _LABELS, "output"), "ctc": _TEXT},
     "docs/pictures.md",
 )
 _BANDS = ("like", "fft", "win", "hop", "mels", "low", "high", "power", "log", "floor", "offset", "top", "pad")
 SOUNDS = Vocabulary(
     {
         "wav": ("rate", "resample"),
-        "window": ("samples", "hop"),
+        "window": ("samples", "hop", "context"),
         "mel": _BANDS,
         "mfcc": (*_BANDS, "coefficients"),
         "scale": (VALUE,),
@@ -70,6 +73,9 @@ SOUNDS = Vocabulary(
 )
 
 
+TEXTS = Vocabulary({}, {"tokens": ("kind", "end", "skip", _LABELS, "output")}, "docs/text.md")
+
+
 @dataclass(frozen=True)
 class LabelRows:
     """An output of rows of scores over time, for the labels of a text."""
@@ -78,6 +84,7 @@ class LabelRows:
     classes: int
     blank: int
     space: int  # the label that stands for a space; -1 for none
+    beam: int  # width of the search for the most probable text; 0: the best label of each row
 
 
 class Reading(Protocol):
@@ -142,16 +149,19 @@ class Step:
             )
         return number
 
-    def output(self, outputs: Sequence[TensorSpec]) -> int:
-        """Return the number of the output that it reads: the only one, or that of `output=NAME`."""
+    def output(
+        self, outputs: Sequence[TensorSpec], state: Collection[str] = (), dtypes: Collection[str] = ("float32",)
+    ) -> int:
+        """Return the number of the output that it reads: the only one beside the state, or that of `output=NAME`."""
         names = [spec.name for spec in outputs]
-        number = 0
-        if "output" in self.values or len(names) > 1:
-            if self.values.get("output") not in names:
-                raise self.fault(f"the model's outputs are {', '.join(names)}", f"write output={names[0]}")
+        others = [name for name in names if name not in state]
+        number = names.index(others[0])
+        if "output" in self.values or len(others) > 1:
+            if self.values.get("output") not in others:
+                raise self.fault(f"the model's outputs are {', '.join(others)}", f"write output={others[0]}")
             number = names.index(self.values["output"])
-        if outputs[number].dtype != "float32" or outputs[number].bound:
-            raise self.fault(f"output {outputs[number]} is not float32 of a fixed size")
+        if outputs[number].dtype not in dtypes or outputs[number].bound:
+            raise self.fault(f"output {outputs[number]} is not {' or '.join(dtypes)} of a fixed size")
         return number
 
     def most(self, spec: TensorSpec, largest: int) -> int:
@@ -161,7 +171,7 @@ class Step:
         key = "k" if "k" in self.values else VALUE
         return self.whole(key, min(5, spec.elements), 1, min(spec.elements, largest))
 
-    def label_rows(self, spec: TensorSpec, labels: Sequence[str], most: int) -> LabelRows:
+    def label_rows(self, spec: TensorSpec, labels: Sequence[str], most: int, *, softmax: bool) -> LabelRows:
         """Return how the text of an output of rows of scores is read; `most` rows are possible."""
         if _LABELS not in self.values:
             raise self.fault("it needs a file with the label of each class", "write ctc:labels=FILE")
@@ -175,7 +185,13 @@ class Step:
         if "space" in self.values and space not in labels:
             raise self.fault(f"there is no label {space!r} for the space", "write space=LABEL as it is in the file")
         blank = self.whole("blank", 0, 0, classes - 1)
-        return LabelRows(spec.elements // classes, classes, blank, labels.index(space) if space in labels else -1)
+        count = spec.elements // classes
+        beam = 0
+        if "beam" in self.values:
+            beam = self.whole("beam", 0, 1, min(_WIDEST_BEAM, max(_MOST_BEAM_ROWS // count, 1)))
+        elif softmax:
+            raise self.fault("the best label of each row needs no softmax", "leave softmax out, or write beam=10")
+        return LabelRows(count, classes, blank, labels.index(space) if space in labels else -1, beam)
 
     def fault(self, message: str, hint: str = "") -> InputError:
         return InputError(f"step {self.text!r}: {message}", hint=hint or f"{self.manual} has all steps")
@@ -219,7 +235,14 @@ class Steps:
         return not names.isdisjoint(SOUNDS.pre.keys() - PICTURES.pre.keys())
 
     @property
+    def is_text(self) -> bool:
+        """Whether they are for tokens of a text alone."""
+        return not self.pre and any(re.split("[:=]", text, maxsplit=1)[0] in TEXTS.post for text in self.post)
+
+    @property
     def vocabulary(self) -> Vocabulary:
+        if self.is_text:
+            return TEXTS
         return SOUNDS if self.is_sound else PICTURES
 
     @property
@@ -332,8 +355,8 @@ def _parse(text: str, allowed: Mapping[str, Sequence[str]], manual: str) -> Step
         )
     name, colon, table, value = match.groups()
     if name not in allowed:
-        # Of steps for sounds alone, none is there if the only one is misspelled.
-        close = did_you_mean(name, allowed) or did_you_mean(name, SOUNDS.pre)
+        # Of steps for sounds or texts alone, none is there if the only one is misspelled.
+        close = did_you_mean(name, [*allowed, *SOUNDS.pre, *TEXTS.post])
         raise InputError(
             f"there is no step {name!r}", details=text, hint=close or f"the steps are {', '.join(allowed)}"
         )
@@ -386,7 +409,7 @@ def _read_labels(path: Path) -> tuple[str, ...]:
 class _File:
     """A file pipeline.toml."""
 
-    pre: tuple[str, ...]
+    pre: tuple[str, ...] = ()
     post: tuple[str, ...] = ()
 
 

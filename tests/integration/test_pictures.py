@@ -13,6 +13,7 @@ import onnx
 import pytest
 from PIL import Image
 
+from tests.integration.test_sdk import compiled, ran
 from tests.support import picture_nets
 from tests.support.commands import done, parsed, toolchain
 from tests.support.parts import require
@@ -98,6 +99,139 @@ def test_boxes_on_this_machine(detector, models, tmp_path):
     check_boxes(found["objects"][0]["objects"], expected_boxes(models, pixels))
 
 
+def letterboxed(pixels):
+    """Return the input of the model, by numpy."""
+    height, width = pixels.shape[:2]
+    ratio = min(32 / width, 32 / height)
+    new = round(width * ratio), round(height * ratio)
+    left, top = (32 - new[0]) // 2, (32 - new[1]) // 2
+    canvas = np.full((32, 32, 3), 114, np.uint8)
+    canvas[top : top + new[1], left : left + new[0]] = picture_nets.opencv_linear(pixels, *new)
+    return canvas.transpose(2, 0, 1)[None].astype(np.float32) / 255, ratio, left, top
+
+
+def deployed_extras(models, name, model, step, tmp_path):
+    """Deploy a detector with masks or key points; return its outputs by ONNX Runtime, and what a run finds."""
+    onnx.save(model, tmp_path / f"{name}.onnx")
+    words = ["--board", "local", "--root", tmp_path / "store"]
+    steps = [*STEPS[:-1], f"yolo:nms=0.45,score=0.25,labels={models / 'labels.txt'},{step}"]
+    given = [*words, *steps, "--image", models / "a.png", "-o", tmp_path / name, "--budget", 0]
+    done("deploy", tmp_path / f"{name}.onnx", *given)
+    found = parsed("run", *words, "--image", models / "a.png", "-o", tmp_path / "y.npz")["objects"][0]["objects"]
+    session = onnxruntime.InferenceSession(str(tmp_path / f"{name}.onnx"), providers=["CPUExecutionProvider"])
+    pixels = np.asarray(Image.open(models / "a.png"))
+    return session.run(None, {"x": letterboxed(pixels)[0]}), found, pixels
+
+
+def kept_columns(table):
+    corners = np.concatenate([table[:, :2] - table[:, 2:4] / 2, table[:, :2] + table[:, 2:4] / 2, table[:, 4:7]], 1)
+    return [box for box, _ in picture_nets.suppressed(corners, 0.45, 0.25, 300)]
+
+
+def binding():
+    """Return the Python binding of the SDK."""
+    sys.path.insert(0, str(resources.RUNTIME / "sdk"))
+    try:
+        import edge_model
+    finally:
+        sys.path.pop(0)
+    return edge_model
+
+
+def runs_of(mask):
+    pixels = np.zeros(mask["width"] * mask["height"], bool)
+    ends = np.cumsum(mask["runs"])
+    for start, end in zip(ends[::2], ends[1::2], strict=False):
+        pixels[start:end] = True
+    assert ends[-1] == pixels.size
+    return pixels.reshape(mask["height"], mask["width"])
+
+
+def test_masks_on_this_machine(models, sdk, tmp_path):
+    """Of the device, and of an application, beside numpy's interpolation of ONNX Runtime's outputs."""
+    made = deployed_extras(models, "segmenter", picture_nets.segmenter(), "masks=protos", tmp_path)
+    (table, prototypes), found, pixels = made
+    kept = kept_columns(table[0].T)
+    assert len(found) == len(kept) > 3
+    edge_model = binding()
+    with edge_model.Model(tmp_path / "segmenter", library=sdk / "lib" / "libedge_model.so.1") as model:
+        with pytest.raises(edge_model.EdgeError, match="there are no masks"):
+            model.mask(0)
+        assert len(model.run_image(pixels)) == len(kept)
+        for number, box in enumerate(kept):
+            item = found[number]["mask"]
+            coefficients, size = table[0, 7:, box], (pixels.shape[1], pixels.shape[0])
+            left, top, levels = picture_nets.mask_of(coefficients, prototypes[0], size, np.array(found[number]["box"]))
+            assert (item["left"], item["top"], item["width"], item["height"]) == (left, top, *levels.shape[::-1])
+            sure = np.abs(levels) > 1e-3
+            assert sure.mean() > 0.95
+            np.testing.assert_array_equal(runs_of(item)[sure], (levels > 0)[sure])
+            mask = model.mask(number)
+            assert (mask.left, mask.top, mask.pixels.shape) == (left, top, levels.shape)
+            np.testing.assert_array_equal(mask.pixels[sure], (levels > 0)[sure])
+        with pytest.raises(edge_model.EdgeError, match="no such object"):
+            model.mask(len(kept))
+        model.run({"x": letterboxed(pixels)[0]})
+        with pytest.raises(edge_model.EdgeError, match="there are no masks") as caught:
+            model.mask(0)
+        assert caught.value.code == 2
+    assert any(0 < runs_of(item["mask"]).mean() < 1 for item in found)
+
+
+def test_key_points_on_this_machine(models, sdk, tmp_path):
+    (table,), found, pixels = deployed_extras(models, "poser", picture_nets.detector(6), "points=2", tmp_path)
+    kept = kept_columns(table[0].T)
+    assert len(found) == len(kept) > 3
+    _, ratio, left, top = letterboxed(pixels)
+    points = table[0].T[kept, 7:].reshape(-1, 2, 3)
+    places = np.clip((points[..., :2] - [left, top]) / ratio, 0, [pixels.shape[1], pixels.shape[0]])
+    expected = np.concatenate([places, points[..., 2:]], axis=2)
+    # A level of the resized picture may differ by 1, which the network multiplies.
+    np.testing.assert_allclose([item["points"] for item in found], expected, atol=0.1)
+    edge_model = binding()
+    with edge_model.Model(tmp_path / "poser", library=sdk / "lib" / "libedge_model.so.1") as model:
+        objects = model.run_image(pixels)
+        np.testing.assert_allclose([item.points for item in objects], expected, atol=0.1)
+        with pytest.raises(edge_model.EdgeError, match="has no masks"):
+            model.mask(0)
+
+
+def test_a_picture_after_the_first_allocates_nothing(models, sdk, tmp_path):
+    """Nor do its masks."""
+    onnx.save(picture_nets.segmenter(), tmp_path / "net.onnx")
+    done("build", tmp_path / "net.onnx", *STEPS[:-1], "yolo:masks=protos", "-o", tmp_path / "made")
+    np.asarray(Image.open(models / "a.png")).tofile(tmp_path / "a.rgb")
+    program = compiled(sdk, DATA / "sdk" / "again.c", tmp_path / "again")
+    seen = ran(program, tmp_path / "made", tmp_path / "a.rgb", 81, 60)
+    assert (seen.returncode, seen.stderr) == (0, "")
+    allocations, objects, masks = map(int, seen.stdout.split())
+    assert allocations == 0
+    assert masks == objects > 3
+
+
+@pytest.mark.parametrize(("what", "message"), [("points", "other key points"), ("mask", "other masks")])
+def test_a_device_with_other_masks_or_key_points_is_refused(what, message, models, tmp_path, monkeypatch):
+    """As a device with a fault would: here, this machine's reference is another one."""
+    from toolchain.native import pictures
+
+    def moved(self):
+        return right(self) + np.float32(0.5)
+
+    def turned(self, *given):
+        mask = right(self, *given)
+        return pictures.Mask(mask.left, mask.top, 1 - mask.pixels)
+
+    right = getattr(pictures.Computer, what)
+    monkeypatch.setattr(pictures.Computer, what, moved if what == "points" else turned)
+    model, step = picture_nets.detector(6), "points=2"
+    if what == "mask":
+        model, step = picture_nets.segmenter(), "masks=protos"
+    onnx.save(model, tmp_path / "net.onnx")
+    given = [*STEPS[:-1], f"yolo:{step}", "--board", "local", "--root", tmp_path / "store", "--budget", 0]
+    seen = toolchain("deploy", tmp_path / "net.onnx", *given, "-o", tmp_path / "made")
+    assert (seen.code, f"finds {message}" in seen.err) == (5, True), seen.err
+
+
 def test_classes_of_a_file_beside_the_model(models, tmp_path):
     words = ["--board", "local", "--root", tmp_path / "store"]
     done("deploy", models / "classes" / "classifier.onnx", *words, "--budget", 0)
@@ -172,11 +306,7 @@ def sdk(tmp_path_factory):
 @pytest.fixture(scope="module")
 def application(detector, sdk):
     """The Python binding of the SDK, with the release of the store open."""
-    sys.path.insert(0, str(resources.RUNTIME / "sdk"))
-    try:
-        import edge_model
-    finally:
-        sys.path.pop(0)
+    edge_model = binding()
     with edge_model.Model(detector[0].folder, library=sdk / "lib" / "libedge_model.so.1") as model:
         yield edge_model, model
 

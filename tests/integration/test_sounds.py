@@ -10,7 +10,9 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.integration.test_sdk import C, compiled, ran, sdk  # noqa: F401 - the fixture
 from tests.support import sound_features, sound_nets
+from tests.support.beams import most_probable
 from tests.support.commands import done, parsed, toolchain
 from toolchain import bundle, resources
 from toolchain.models.ort import onnxruntime
@@ -127,6 +129,43 @@ def test_a_text_of_a_file_beside_the_model(letters, models, tmp_path):
     assert text in done("run", *letters[1], "--sound", tmp_path / "said.wav", "-o", tmp_path / "y.npz").out
 
 
+@pytest.fixture(scope="module")
+def beam(models, tmp_path_factory):
+    """The model of letters, whose text a beam reads."""
+    root, folder = tmp_path_factory.mktemp("store"), tmp_path_factory.mktemp("bundle") / "beam"
+    words = ["--board", "local", "--root", root]
+    steps = ["--pre", WAV, "--pre", "mel:like=kaldi,mels=20", "--pre", "normalize=bands", "--post", "softmax"]
+    steps += ["--post", f"ctc:labels={models / 'letters' / 'tokens.txt'},beam=8"]
+    done("deploy", models / "letters" / "letters.onnx", *words, *steps, "--budget", 0, "-o", folder)
+    return folder, words
+
+
+def test_the_most_probable_text(beam, models, tmp_path):
+    differs = False
+    for seed in range(6):
+        samples = drawn(4400, seed)
+        encode(samples, 16000).tofile(tmp_path / "said.wav")
+        found = parsed("run", *beam[1], "--sound", tmp_path / "said.wav", "-o", tmp_path / "y.npz")
+        bands = sound_features.kaldi_bands(samples.astype(float), 16000, 400, 160, 20)
+        given = (bands - bands.mean(axis=0)) / np.sqrt(bands.var(axis=0) + 1e-7)
+        scores = outputs_of(models / "letters" / "letters.onnx", given[None])[0].astype(float)
+        shares = np.exp(scores - scores.max(axis=1, keepdims=True))
+        labels, _ = most_probable(shares / shares.sum(axis=1, keepdims=True), 8)
+        text = "".join(sound_nets.TOKENS[label] for label in labels).replace("|", " ").strip()
+        assert found["texts"][0]["text"] == text
+        differs |= text != expected_text(models, samples)
+    assert differs
+
+
+@pytest.mark.parametrize("name", ["beam", "letters", "keywords"])
+def test_a_sound_after_the_first_allocates_nothing(name, request, sdk, models, tmp_path):  # noqa: F811
+    folder = request.getfixturevalue(name)[0]
+    encode(drawn(4000, 5), 16000).tofile(tmp_path / "said.wav")
+    program = compiled(sdk, C / "again.c", tmp_path / "again")
+    seen = ran(program, getattr(folder, "folder", folder), tmp_path / "said.wav", 0, 0)
+    assert (seen.returncode, seen.stderr, seen.stdout.split()[0]) == (0, "", "0")
+
+
 def test_an_evaluation_reads_sounds(keywords, models, tmp_path):
     rows = ["file,label"]
     for seed in range(12):
@@ -179,10 +218,8 @@ def test_a_device_that_prepares_otherwise_is_refused(letters, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def edge_model(tmp_path_factory):
+def edge_model(sdk):  # noqa: F811 - as pytest has it
     """The Python binding of the SDK, and the library."""
-    sdk = tmp_path_factory.mktemp("sdk") / "sdk"
-    done("sdk", "--board", "local", "-o", sdk)
     sys.path.insert(0, str(resources.RUNTIME / "sdk"))
     try:
         import edge_model

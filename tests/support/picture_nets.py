@@ -26,30 +26,66 @@ def classifier() -> onnx.ModelProto:
     return nets.model(nodes, [nets.value("x", (1, 3, SIDE, SIDE))], [nets.value("scores", (1, 5))], weights)
 
 
-def detector() -> onnx.ModelProto:
-    """Return a model like YOLOv8's: (1, 3, 32, 32) to 64 columns of x, y, width, height and the scores of classes."""
-    stream = np.random.default_rng(1)
+def detector(extra: int = 0) -> onnx.ModelProto:
+    """Return a model like YOLOv8's: (1, 3, 32, 32) to 64 columns of x, y, width, height and the scores of classes.
+
+    After the scores come `extra` numbers for each column.
+    """
+    stream, rows = np.random.default_rng(1), 4 + CLASSES + extra
     grid = np.stack(np.meshgrid(np.arange(8), np.arange(8))).reshape(1, 2, 64) * 4 + 2
+    names = ["moved", "sizes", "raw", *(["extras"] if extra else [])]
     nodes = [
         nets.node("Conv", ["x", "w"], ["maps"], strides=[4, 4]),
         nets.node("Reshape", ["maps", "table"], ["rows"]),
-        nets.node("Split", ["rows", "parts"], ["moved", "sizes", "raw"], axis=1),
+        nets.node("Split", ["rows", "parts"], names, axis=1),
         nets.node("Sigmoid", ["moved"], ["near"]),
         nets.node("Add", ["near", "grid"], ["centres"]),
         nets.node("Sigmoid", ["sizes"], ["shares"]),
         nets.node("Mul", ["shares", "largest"], ["extents"]),
         nets.node("Sigmoid", ["raw"], ["scores"]),
-        nets.node("Concat", ["centres", "extents", "scores"], ["boxes"], axis=1),
+        nets.node("Concat", ["centres", "extents", "scores", *names[3:]], ["boxes"], axis=1),
     ]
     weights = {
-        "w": stream.standard_normal((4 + CLASSES, 3, 4, 4)).astype(np.float32),
-        "table": np.array([1, 4 + CLASSES, 64]),
-        "parts": np.array([2, 2, CLASSES]),
+        "w": stream.standard_normal((rows, 3, 4, 4)).astype(np.float32),
+        "table": np.array([1, rows, 64]),
+        "parts": np.array([2, 2, CLASSES, *([extra] if extra else [])]),
         "grid": grid.astype(np.float32),
         "largest": np.array(20, np.float32),
     }
-    outputs = [nets.value("boxes", (1, 4 + CLASSES, 64))]
+    outputs = [nets.value("boxes", (1, rows, 64))]
     return nets.model(nodes, [nets.value("x", (1, 3, SIDE, SIDE))], outputs, weights)
+
+
+def segmenter() -> onnx.ModelProto:
+    """Return a detector with four coefficients for each column, and the prototypes (1, 4, 16, 16) of its masks."""
+    model = detector(4)
+    weights = np.random.default_rng(2).standard_normal((4, 3, 2, 2)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "p"))
+    model.graph.node.append(nets.node("Conv", ["x", "p"], ["protos"], strides=[2, 2]))
+    model.graph.output.append(nets.value("protos", (1, 4, 16, 16)))
+    return model
+
+
+def mask_of(
+    coefficients: NDArray[Any], prototypes: NDArray[Any], size: tuple[int, int], box: NDArray[Any], side: int = SIDE
+) -> tuple[int, int, NDArray[np.float64]]:
+    """Return the first column and row of a mask, and its levels, which are positive where the object is.
+
+    The sum of the prototypes is interpolated at the middle of each pixel of a letterboxed picture, and cut to a box.
+    """
+    width, height = size
+    ratio = min(side / width, side / height)
+    left, top = (side - round(width * ratio)) // 2, (side - round(height * ratio)) // 2
+    levels = np.tensordot(coefficients.astype(np.float64), prototypes.astype(np.float64), 1)
+    steps = [np.arange(count) for count in levels.shape]
+    columns = ((np.arange(width) + 0.5) * ratio + left) * levels.shape[1] / side - 0.5
+    rows = ((np.arange(height) + 0.5) * ratio + top) * levels.shape[0] / side - 0.5
+    wide = np.stack([np.interp(columns, steps[1], row) for row in levels])
+    whole = np.stack([np.interp(rows, steps[0], column) for column in wide.T], axis=1)
+    x, y = np.arange(width), np.arange(height)
+    inside = [(x >= box[0]) & (x < box[2]), (y >= box[1]) & (y < box[3])]
+    cut = whole[inside[1]][:, inside[0]]
+    return int(np.ceil(box[0])), int(np.ceil(box[1])), cut
 
 
 def opencv_linear(pixels: NDArray[np.uint8], width: int, height: int) -> NDArray[np.uint8]:

@@ -34,3 +34,20 @@ def letters() -> onnx.ModelProto:
     weights = {"w": (stream.standard_normal((len(TOKENS), BANDS, 2)) / 10).astype(np.float32)}
     outputs = [nets.value("table", (1, FRAMES // 2, len(TOKENS)))]
     return nets.model(nodes, [nets.value("x", (1, FRAMES, BANDS))], outputs, weights)
+
+
+def listener() -> onnx.ModelProto:
+    """Return a detector of speech with a state: windows (1, 96) of which a third is of before, and a score (1, 1)."""
+    stream = np.random.default_rng(2)
+    nodes = [
+        nets.node("MatMul", ["x", "w"], ["given"]),
+        nets.node("MatMul", ["h", "r"], ["kept"]),
+        nets.node("Add", ["given", "kept"], ["both"]),
+        nets.node("Tanh", ["both"], ["hn"]),
+        nets.node("MatMul", ["hn", "v"], ["level"]),
+        nets.node("Sigmoid", ["level"], ["y"]),
+    ]
+    shapes = {"w": (96, 8), "r": (8, 8), "v": (8, 1)}
+    weights = {name: stream.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()}
+    inputs = [nets.value("h", (1, 8)), nets.value("x", (1, 96))]
+    return nets.model(nodes, inputs, [nets.value("hn", (1, 8)), nets.value("y", (1, 1))], weights)

@@ -11,12 +11,13 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
-from toolchain import files, pictures, sounds, states
+from toolchain import files, pictures, sounds, states, texts
 from toolchain.errors import InputError, VerificationError, did_you_mean
 from toolchain.pictures import Pictures
 from toolchain.sounds import Sounds
 from toolchain.states import StatePair
 from toolchain.tensors import DTYPES, Tensors, TensorSpec
+from toolchain.texts import Texts
 from toolchain.validation import FEW_KEYS, FIRST_FAULT, words
 from toolchain.variants import MOST as MOST_VARIANTS
 from toolchain.variants import NAME as VARIANT_NAME
@@ -271,6 +272,7 @@ class Manifest:
     states: Annotated[tuple[StatePair, ...], FIRST_FAULT] = ()
     pictures: Pictures | None = None  # how pictures become its input, and its output objects; None for tensors only
     sounds: Sounds | None = None  # the same for sounds
+    texts: Texts | None = None  # how numbers of tokens become a text
     # the sets of shapes that it was compiled for, if there are several: functions of one library, with common params
     variants: Annotated[tuple[Variant, ...], FIRST_FAULT] = ()
 
@@ -320,10 +322,16 @@ class Manifest:
     def encoded(self) -> bytes:
         """Return the manifest as the bytes of manifest.json."""
         document = asdict(self)
-        for name in ("reference", "records", "modelled", "half", "int8", "sparse", "pictures", "sounds"):
+        for name in ("reference", "records", "modelled", "half", "int8", "sparse", "pictures", "sounds", "texts"):
             if document[name] is None:
                 del document[name]
         _drop_text(document.get("pictures"))
+        _drop_zeros(
+            document.get("pictures"), "beam", "points", "point_numbers", "prototypes", "mask_width", "mask_height"
+        )
+        if self.pictures and not self.pictures.plan.prototypes:
+            del document["pictures"]["plan"]["mask_output"]
+        _drop_zeros(document.get("sounds"), "beam", "context")
         for name in ("states", "variants"):  # as before there were any
             if not document[name]:
                 del document[name]
@@ -353,6 +361,13 @@ def _drop_text(steps: dict[str, Any] | None) -> None:
     """Drop the numbers of texts from the steps of other pictures, as before there were texts."""
     if steps and steps["plan"]["head"] != "labels":
         for name in ("blank", "space"):
+            del steps["plan"][name]
+
+
+def _drop_zeros(steps: dict[str, Any] | None, *names: str) -> None:
+    """Drop numbers of steps that are 0, as before there were any."""
+    for name in names:
+        if steps and not steps["plan"][name]:
             del steps["plan"][name]
 
 
@@ -425,10 +440,14 @@ def _faults(manifest: Manifest, data: bytes) -> list[str]:
     faults += [f"files: it does not list {name}" for name in FILES if name not in manifest.files]
     faults += _amount_faults(manifest) if PARAMS in manifest.files and GRAPH_TEXT in manifest.files else []
     faults += ["outputs: the list is empty"] if not manifest.outputs else []
+    faults += ["it has steps for pictures and a state"] if manifest.pictures and manifest.states else []
     if manifest.pictures and not faults:
         faults += pictures.faults(manifest.pictures, manifest.inputs, manifest.outputs)
     if manifest.sounds and not faults:
-        faults += sounds.faults(manifest.sounds, manifest.inputs, manifest.outputs)
+        faults += sounds.faults(manifest.sounds, manifest.inputs, manifest.outputs, manifest.states)
+    if manifest.texts and not faults:
+        faults += texts.faults(manifest.texts, manifest.outputs, manifest.states)
+    faults += ["it has steps for tokens and others"] if manifest.texts and manifest.pipeline else []
     faults += ["it has steps for pictures and for sounds"] if manifest.pictures and manifest.sounds else []
     faults += ["board: it is a file name, not a board name"] if manifest.board.endswith(".toml") else []
     faults += _variant_faults(manifest) if not faults else []
@@ -462,7 +481,7 @@ def _variant_faults(manifest: Manifest) -> list[str]:
     is_many = 1 < len(variants) <= MOST_VARIANTS
     faults = [] if is_many else [f"variants: a bundle has 2 to {MOST_VARIANTS} of them"]
     faults += ["variants: they are for CPUs"] if manifest.target.get("kind") != "llvm" else []
-    for field in ("states", "pictures", "sounds", "modelled", "int8"):
+    for field in ("states", "pictures", "sounds", "texts", "modelled", "int8"):
         faults += [f"variants: they cannot be combined with {field}"] if getattr(manifest, field) else []
     first, *others = variants
     own = Variant(

@@ -255,7 +255,7 @@ class RunOptions:
         "--stream",
         type=common.PATH,
         help="Steps of a model with a state: float32 numbers of one step after the other, from a file or from standard "
-        "input (-); or an .npz file.",
+        "input (-); or an .npz file. With steps for sounds: a WAV file, or raw samples of 16 bits.",
     )
     steps: int | None = option(
         "--steps",

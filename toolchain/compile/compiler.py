@@ -50,6 +50,7 @@ from toolchain.records.metaschedule import target_table
 from toolchain.records.tasks import called, layer_of
 from toolchain.sounds import Sounds
 from toolchain.tensors import Tensors
+from toolchain.texts import Texts
 
 _LISTED_WEIGHTS = 3
 _GPU_PIPELINE = "default"  # of a GPU's kernels that this machine runs
@@ -467,6 +468,7 @@ def _manifest(work: _Compilation, staging: Path, activations: Mapping[str, int |
         states=in_place.marked(work.imported, work.merged.module),
         pictures=pipeline if isinstance(pipeline := work.request.pipeline, Pictures) else None,
         sounds=pipeline if isinstance(pipeline, Sounds) else None,
+        texts=pipeline if isinstance(pipeline, Texts) else None,
         variants=tuple(sets_of_shapes) if len(sets_of_shapes) > 1 else (),
     )
 

@@ -14,6 +14,7 @@ from toolchain.pictures import Pictures
 from toolchain.progress import Progress
 from toolchain.records import SHIPPED
 from toolchain.sounds import Sounds
+from toolchain.texts import Texts
 
 if TYPE_CHECKING:
     from toolchain.backends.base import Backend
@@ -36,7 +37,7 @@ class BuildRequest:
     without: tuple[str, ...] = ()  # names of templates that must not be used
     threads: int = 0  # number of threads for which records are applied; 0 for the number in the board file
     max_memory: int = 0  # bytes that a process which runs the network may take; 0 for any number
-    pipeline: Pictures | Sounds | None = None  # the steps for pictures or sounds, checked against the model
+    pipeline: Pictures | Sounds | Texts | None = None  # the steps, checked against the model
 
     @cached_property
     def backend(self) -> Backend:

@@ -208,24 +208,30 @@ def _check_steps(
     manifest, raw = release.manifest, samples.picture if samples.sound is None else samples.sound
     if raw is None:
         return None
-    run, raw = _run_raw(replace(release, bundle=None), raw)
-    run = replace(run, outputs={name: value[0] for name, value in run.outputs.items()})
+    windows = sounds.windows_of(raw, manifest) if manifest.sounds else 1
+    sent, raw = _run_raw(replace(release, bundle=None), raw, windows)
+    run = replace(sent, outputs={name: value[0] for name, value in sent.outputs.items()})
     checked: PicturesChecked | SoundsChecked
     checked = sounds.check(run, raw, manifest) if manifest.sounds else pictures.check(run, raw, manifest)
-    if run.objects and all(np.array_equal(run.objects["input"], value) for value in samples.inputs.values()):
+    if manifest.states:  # the last window, which shows what the steps before it left
+        run, samples = sent, samples.last_step
+    values = [value[0] if manifest.states else value for value in samples.inputs.values()]
+    if run.objects and all(np.array_equal(run.objects["input"], value) for value in values):
         verification.check_outputs(run, samples, manifest, tolerance)
     return checked
 
 
-def _run_raw(release: DeviceRelease, raw: NDArray[np.uint8]) -> tuple[Run, NDArray[np.uint8]]:
+def _run_raw(release: DeviceRelease, raw: NDArray[np.uint8], windows: int) -> tuple[Run, NDArray[np.uint8]]:
     """Run a picture or a sound; return what was sent: the pixels of a file if the device cannot decode it."""
+    has_masks = release.manifest.pictures and release.manifest.pictures.plan.mask_output >= 0
+    area = pixels_of(raw).size if has_masks else 0
     try:
-        return sampling.run_raw(release, {"0": raw}, 1, keep_input=True)[0], raw
+        return sampling.run_raw(release, {"0": raw}, 1, windows, keep_input=True, pixels=area)[0], raw
     except DeviceError as fault:
         if not pictures.lacks_decoder(fault):
             raise
     pixels = pixels_of(raw)
-    return sampling.run_raw(release, {"0": pixels}, 1, keep_input=True)[0], pixels
+    return sampling.run_raw(release, {"0": pixels}, 1, keep_input=True, pixels=area)[0], pixels
 
 
 def _make_current(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,17 +11,22 @@ from numpy.typing import NDArray
 from toolchain.bundle.manifest import Manifest
 from toolchain.errors import OutputError, VerificationError
 from toolchain.native.steps import OBJECT
+from toolchain.pictures import Plan
 
 SCORE_TOLERANCE = 1e-5  # exponentials may differ in their last bits
 HINT = "the device keeps its previous release; deploy again, and report this if it happens again"
 _NUMBERS = len(OBJECT.names or ())
 _SPARE = 1 << 16  # bytes of a header
+MOST_MASKS = 4  # of the objects of a picture that is verified; kMostMasks of runtime/runner/raw_samples.cc
+_POINT_BYTES = 12
 
 
-def most_bytes(manifest: Manifest, count: int, windows: int, *, keep_input: bool) -> int:
-    """Return the largest size of the file of objects of `count` pictures or sounds."""
+def most_bytes(manifest: Manifest, count: int, windows: int, *, keep_input: bool, pixels: int = 0) -> int:
+    """Return the largest size of the file of objects of `count` pictures or sounds; `pixels` are those of masks."""
     most = manifest.pipeline.plan.most * windows if manifest.pipeline else 0
-    return _SPARE + count * (most * OBJECT.itemsize + 8) + (manifest.inputs[0].bytes if keep_input else 0)
+    each = OBJECT.itemsize + (manifest.pictures.plan.points * _POINT_BYTES if manifest.pictures else 0)
+    kept = manifest.step_inputs[0].bytes + MOST_MASKS * pixels if keep_input else 0
+    return _SPARE + count * (most * each + 8) + kept
 
 
 def read_objects(
@@ -54,6 +59,20 @@ def read_objects(
     for column, name in enumerate(OBJECT.names or ()):
         objects[name] = table[:, column]
     return tuple(np.split(objects, ends[:-1]))
+
+
+def read_points(
+    contents: Mapping[str, NDArray[Any]], plan: Plan, objects: Sequence[NDArray[Any]]
+) -> tuple[NDArray[np.float32], ...]:
+    """Read the key points of the objects of each picture, (objects, points, 3): x, y and their score.
+
+    Raises:
+        VerificationError: They are not those of so many objects.
+    """
+    points, ends = contents.get("points", np.empty((0, 3), np.float32)), np.cumsum([len(found) for found in objects])
+    if points.shape != (ends[-1] * plan.points, 3) or points.dtype != np.float32 or not np.isfinite(points).all():
+        raise VerificationError("the device sent key points of other objects", hint="deploy the release again")
+    return tuple(np.split(points.reshape(ends[-1], plan.points, 3), ends[:-1]))
 
 
 def compare(found: NDArray[Any], expected: NDArray[Any], name: str, tolerance: float) -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toolchain.bundle.manifest import Manifest
-from toolchain.device.objects import HINT, compare, read_objects
+from toolchain.device.objects import HINT, MOST_MASKS, SCORE_TOLERANCE, compare, read_objects, read_points
 from toolchain.device.runner import Run
 from toolchain.errors import DeviceError, OutputError, VerificationError
-from toolchain.native.pictures import Computer, Raw, format_of, pixels_of
+from toolchain.native.pictures import Computer, Mask, Raw, format_of, pixels_of
 
 _NO_LIBRARY = re.compile(r"no lib\S+ here, which decodes ")
+_MOST_PIXELS_OFF = 1e-4  # share of the pixels of masks
 PIXEL_TOLERANCE = 1e-3  # every step before the model rounds alike on all processors
 
 
@@ -67,4 +70,34 @@ def check(run: Run, raw: NDArray[np.uint8], manifest: Manifest) -> PicturesCheck
     if plan.output >= 0:
         output = run.outputs[manifest.outputs[plan.output].name]
         compare(objects, computer.find(picture.width, picture.height, output), manifest.name, PIXEL_TOLERANCE)
+        if plan.points:
+            (points,) = read_points(contents, plan, (objects,))
+            _compare_points(points, computer.points(), manifest.name)
+    if plan.mask_output >= 0:
+        prototypes = run.outputs[manifest.outputs[plan.mask_output].name]
+        masks = [computer.mask(number, prototypes) for number in range(min(len(objects), MOST_MASKS))]
+        _compare_masks(contents.get("masks", np.empty(0, np.uint8)), masks, manifest.name)
     return PicturesChecked(picture.width, picture.height, len(objects), format_of(raw).upper() if raw.ndim == 1 else "")
+
+
+def _compare_points(found: NDArray[np.float32], expected: NDArray[np.float32], name: str) -> None:
+    off = np.abs(found - expected.reshape(found.shape))
+    if found.size and (off > (PIXEL_TOLERANCE, PIXEL_TOLERANCE, SCORE_TOLERANCE)).any():
+        raise OutputError(
+            f"the device finds other key points in its outputs than this machine, for {name}",
+            details=f"up to {off[..., :2].max():.3g} pixels away",
+            hint=HINT,
+        )
+
+
+def _compare_masks(found: NDArray[Any], masks: Sequence[Mask], name: str) -> None:
+    expected = np.concatenate([mask.pixels.reshape(-1) for mask in masks]) if masks else np.empty(0, np.uint8)
+    fits = found.shape == expected.shape and found.dtype == np.uint8
+    different = np.count_nonzero(found != expected) if fits else expected.size
+    # A level that is nearly 0 may round to either side.
+    if not fits or different > _MOST_PIXELS_OFF * expected.size:
+        raise OutputError(
+            f"the device finds other masks in its outputs than this machine, for {name}",
+            details=f"{different} of {expected.size} pixels differ",
+            hint=HINT,
+        )

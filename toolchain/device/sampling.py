@@ -43,6 +43,7 @@ class Sampled:
         processor: The accelerator of the kernels; None for the CPU.
         sent: The blobs sent.
         objects: For raw pictures or sounds, the objects of each.
+        points: For pictures whose objects have key points, those of each, (objects, points, 3).
     """
 
     outputs: Mapping[str, NDArray[Any]]
@@ -54,6 +55,7 @@ class Sampled:
     processor: Processor | None
     sent: Sent
     objects: tuple[NDArray[Any], ...] = ()
+    points: tuple[NDArray[np.float32], ...] = ()
 
 
 def run_all(
@@ -80,6 +82,7 @@ def run_all(
     ranges = pieces(series.count, [*given, *specs])
     runs, sent = [], []
     objects: list[NDArray[Any]] = []
+    points: list[NDArray[np.float32]] = []
     with temporary.folder() as folder:
         sequence = _Sequence(Path(folder) / "state", len(ranges) - 1) if is_sequence else None
         for number, piece in enumerate(ranges):
@@ -91,7 +94,10 @@ def run_all(
                 plan = replace(SMOKE, samples=len(piece), sequence=is_sequence)
                 run, transfer = _run_piece(release, series.take(piece), plan, number, sequence)
             if run.objects is not None:
-                objects += found_objects.read_objects(run.objects, release.manifest, len(piece), series.windows)
+                found = found_objects.read_objects(run.objects, release.manifest, len(piece), series.windows)
+                objects += found
+                if release.manifest.pictures and release.manifest.pictures.plan.points:
+                    points += found_objects.read_points(run.objects, release.manifest.pictures.plan, found)
             for name, value in run.outputs.items():
                 outputs[name][piece.start : piece.stop] = value
             runs.append(run)
@@ -106,6 +112,7 @@ def run_all(
         processor=runs[-1].processor,
         sent=Sent(sum(s.count for s in sent), sum(s.skipped for s in sent), sum(s.seconds for s in sent)),
         objects=tuple(objects),
+        points=tuple(points),
     )
 
 
@@ -143,7 +150,7 @@ def pieces(count: int, specs: Sequence[TensorSpec]) -> list[range]:
 
 
 def run_raw(
-    release: DeviceRelease, raw: Tensors, count: int, windows: int = 1, *, keep_input: bool = False
+    release: DeviceRelease, raw: Tensors, count: int, windows: int = 1, *, keep_input: bool = False, pixels: int = 0
 ) -> tuple[Run, Sent]:
     """Run pictures or sounds in one process, and remove them afterwards.
 
@@ -152,12 +159,13 @@ def run_raw(
         raw: RGB pixels, or the bytes of JPEG, PNG or WAV files, with the names 0, 1 and so on.
         count: How many there are.
         windows: Most windows of a sound.
-        keep_input: Whether to fetch the input that was made of the last one.
+        keep_input: Whether to fetch the input that was made of the last one, and the masks of its first objects.
+        pixels: Of a picture whose objects have masks.
 
     Raises:
         DeviceError, VerificationError: As `run_all`.
     """
-    limit = found_objects.most_bytes(release.manifest, count, windows, keep_input=keep_input)
+    limit = found_objects.most_bytes(release.manifest, count, windows, keep_input=keep_input, pixels=pixels)
     plan = replace(SMOKE, samples=count, objects=limit, keep_input=keep_input)
     return _run_piece(release, raw, plan, 0, None)
 

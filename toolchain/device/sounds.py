@@ -31,8 +31,21 @@ class SoundsChecked:
         return f"a sound of {self.bytes} bytes gives the expected input, and {result}"
 
 
+def windows_of(contents: NDArray[np.uint8], manifest: Manifest) -> int:
+    """Return how many windows the WAV file of a reference has.
+
+    Raises:
+        VerificationError: The release has no steps for it.
+    """
+    if manifest.sounds is None:
+        raise VerificationError(f"{manifest.name} has no steps for sounds", hint="build it again")
+    return Computer(manifest.sounds.plan).windows(Recording(contents))
+
+
 def check(run: Run, contents: NDArray[np.uint8], manifest: Manifest) -> SoundsChecked:
-    """Compare the run of a WAV file of one window with this machine's results, and for the device's own outputs.
+    """Compare the last window of the run of a WAV file with this machine's results, and for the device's own outputs.
+
+    It has one window; several for a model with a state, whose last output shows whether the device kept the state.
 
     Raises:
         OutputError: The input or the objects differ.
@@ -41,7 +54,9 @@ def check(run: Run, contents: NDArray[np.uint8], manifest: Manifest) -> SoundsCh
     if manifest.sounds is None:
         raise VerificationError(f"{manifest.name} has no steps for sounds", hint="build it again")
     sent, plan, computer = run.objects or {}, manifest.sounds.plan, Computer(manifest.sounds.plan)
-    expected, made = computer.prepare(Recording(contents), shape=manifest.inputs[0].shape), sent.get("input")
+    sound = Recording(contents)
+    windows = computer.windows(sound)
+    expected, made = computer.prepare(sound, windows - 1, manifest.step_inputs[0].shape), sent.get("input")
     if made is None or made.shape != expected.shape or made.dtype != expected.dtype:
         raise VerificationError("the device sent no input for the sound", hint="deploy the release again")
     wanted = expected.astype(np.float64)
@@ -54,9 +69,11 @@ def check(run: Run, contents: NDArray[np.uint8], manifest: Manifest) -> SoundsCh
             details=f"{np.count_nonzero(~(off <= limit))} of {off.size} values differ, by up to {off.max():.3g}",
             hint=HINT,
         )
-    (objects,) = read_objects(sent, manifest, 1)
+    (objects,) = read_objects(sent, manifest, 1, windows)
     if plan.output >= 0:
         output = run.outputs[manifest.outputs[plan.output].name]
-        compare(objects, computer.find(output), manifest.name, SECOND_TOLERANCE)
+        found = computer.find(output, windows - 1)
+        last = objects[max(0, len(objects) - len(found)) :] if windows > 1 else objects
+        compare(last, found, manifest.name, SECOND_TOLERANCE)
     text = manifest.sounds.text([int(label) for label in objects["label"]])
     return SoundsChecked(contents.size, len(objects), text)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,13 @@ class Samples:
     rankings: tuple[Ranking, ...] = ()
     picture: NDArray[np.uint8] | None = None
     sound: NDArray[np.uint8] | None = None
+
+    @property
+    def last_step(self) -> Samples:
+        """The last step of a sequence, as a sequence of one."""
+        expected = {name: value[-1:] for name, value in self.expected.items()} if self.expected else None
+        inputs = {name: value[-1:] for name, value in self.inputs.items()}
+        return replace(self, inputs=inputs, expected=expected, rankings=())
 
 
 def check_referenced(bundle: Bundle, *, unchecked: bool) -> None:

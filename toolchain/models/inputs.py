@@ -81,11 +81,13 @@ def make(source: Source, specs: Sequence[TensorSpec], *, is_sequence: bool = Fal
 
 
 def _make_sequence(source: Source, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
+    if source.sound and source.convert:
+        return from_sound(source.sound, specs, source.convert)
     if source.image or source.sound:
-        given = "--image is one picture" if source.image else "--sound is one sound"
+        given = "--image is one picture" if source.image else "--sound needs steps such as --pre wav:rate=16000"
         raise InputError(
             f"{given}, but the model has a state, and so runs a sequence",
-            hint="pass the steps with --input FILE.npz: each array has one more axis in front, of steps",
+            hint="pass its inputs with --input FILE.npz: each array has one more axis in front, of steps",
         )
     if source.npz is None:
         return random(stacked(specs, STEPS), source.seed)
@@ -235,7 +237,7 @@ def of_file(path: Path, convert: Convert) -> NDArray[Any]:
 
 
 def from_sound(path: Path, specs: Sequence[TensorSpec], convert: Convert | None) -> dict[str, NDArray[Any]]:
-    """Read a sound as the model's only input, by its own steps.
+    """Read a sound as the model's only input beside a state, by its own steps.
 
     Raises:
         InputError: It is not a sound that fits them, or there are none.

@@ -1,4 +1,4 @@
-"""The steps of a model with a state: a stream of raw numbers, or arrays with an axis of steps in front."""
+"""The steps of a model with a state: a stream of raw numbers, or arrays with an axis of steps in front; and sounds."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from toolchain.errors import InputError, reason
 from toolchain.models import inputs
 from toolchain.models.series import Series
 from toolchain.progress import size_text
+from toolchain.sounds import Plan
 from toolchain.states import count_steps, stacked
 from toolchain.tensors import TensorSpec, check_signature
 
 STANDARD_INPUT = Path("-")
 _PIECE = 1 << 20
+_WAV = b"RIFF"  # how its files begin
+_SAMPLE_BYTES = 2
 
 
 def read(path: Path, specs: Sequence[TensorSpec], steps: int = 0) -> Series:
@@ -39,6 +42,38 @@ def read(path: Path, specs: Sequence[TensorSpec], steps: int = 0) -> Series:
     else:
         arrays = _of_raw(path, specs, steps)
     return _series(arrays)
+
+
+def read_sound(path: Path, plan: Plan, steps: int = 0) -> NDArray[np.uint8] | NDArray[np.int16]:
+    """Read a stream of sound, of which a release's own steps make its windows.
+
+    Args:
+        path: A WAV file, or raw samples of 16 bits of one channel at the plan's rate; or `STANDARD_INPUT` with either.
+        plan: The steps.
+        steps: How many windows to read of raw samples; 0 means all.
+
+    Returns:
+        The bytes of a WAV file, or samples.
+
+    Raises:
+        InputError: It cannot be read, does not fit the release, or ends before `steps` windows.
+    """
+    if plan.hop == 0:
+        raise InputError("the release takes sounds of one window", hint="build it with --pre window:hop=N")
+    size = (plan.samples - plan.context + (steps - 1) * plan.hop) * _SAMPLE_BYTES if steps else 0
+    data = _read_bytes(path, size)
+    if data.startswith(_WAV):
+        if steps:
+            raise InputError(f"{title(path)} is a WAV file, which is run as a whole", hint="leave --steps out")
+        return np.frombuffer(data, np.uint8)
+    if not data or len(data) % _SAMPLE_BYTES:
+        raise InputError(
+            f"{title(path)} has {len(data)} bytes, which are not samples of 16 bits",
+            hint=f"pass a WAV file, or raw samples, as of: arecord -t raw -f S16_LE -c 1 -r {plan.rate}",
+        )
+    if len(data) < size:
+        raise InputError(f"{title(path)} ends after {len(data) // _SAMPLE_BYTES} samples, before --steps {steps}")
+    return np.frombuffer(data, "<i2")
 
 
 def repeat(path: Path, specs: Sequence[TensorSpec], steps: int) -> Series:
@@ -82,7 +117,7 @@ def _of_raw(path: Path, specs: Sequence[TensorSpec], steps: int) -> dict[str, ND
     data = _read_bytes(path, size * steps)
     if len(data) % size:
         raise InputError(
-            f"{_title(path)} ends within a step: {len(data)} bytes, but a step has {size}",
+            f"{title(path)} ends within a step: {len(data)} bytes, but a step has {size}",
             details="a step is " + ", then ".join(map(str, specs)),
             hint="write float32 numbers, without a header",
         )
@@ -97,12 +132,13 @@ def _of_raw(path: Path, specs: Sequence[TensorSpec], steps: int) -> dict[str, ND
 
 def _check_length(path: Path, available: int, steps: int) -> None:
     if available == 0:
-        raise InputError(f"{_title(path)} has no steps")
+        raise InputError(f"{title(path)} has no steps")
     if available < steps:
-        raise InputError(f"{_title(path)} has {available} steps, fewer than --steps {steps}")
+        raise InputError(f"{title(path)} has {available} steps, fewer than --steps {steps}")
 
 
-def _title(path: Path) -> str:
+def title(path: Path) -> str:
+    """Return what an error calls it."""
     return "standard input" if path == STANDARD_INPUT else path.name
 
 
@@ -114,7 +150,7 @@ def _read_bytes(path: Path, most: int) -> bytes:
         with path.open("rb") as file:
             return _read_all(file, most)
     except OSError as fault:
-        raise InputError(f"cannot read the steps from {_title(path)}", details=reason(fault)) from fault
+        raise InputError(f"cannot read the steps from {title(path)}", details=reason(fault)) from fault
 
 
 def _read_all(file: BinaryIO, most: int) -> bytes:

@@ -30,6 +30,7 @@ _PIXELS_RANK = 3
 _KINDS = ("scale", "mean", "std")
 _HEADS = ("none", "classes", "yolo-v5", "yolo-v8", "labels")
 _COLORS = 3
+_EXTRAS = ("beam", "points", "point_numbers", "prototypes", "mask_width", "mask_height")
 
 
 class _Operation(ctypes.Structure):
@@ -45,6 +46,7 @@ class _Plan(ctypes.Structure):
         ("nms", ctypes.c_float),
         ("score", ctypes.c_float),
         ("blank", ctypes.c_int32),
+        *((name, ctypes.c_int32) for name in _EXTRAS),
     )
 
 
@@ -110,6 +112,39 @@ class Computer:
             InputError: The output has another size.
         """
         return self._handle.find(width, height, output=output)
+
+    def points(self) -> NDArray[np.float32]:
+        """Return the key points of the objects that were found last, (objects, points, 3): x, y and their score."""
+        points, count = ctypes.c_void_p(), ctypes.c_size_t()
+        self._handle.read("points", ctypes.byref(points), ctypes.byref(count))
+        values = np.frombuffer(ctypes.string_at(points, count.value * 12) if count.value else b"", np.float32)
+        return values.reshape(-1, max(self._plan.points, 1), 3)
+
+    def mask(self, number: int, prototypes: NDArray[np.float32]) -> Mask:
+        """Return the mask of an object that was found last, of the prototypes of the same run.
+
+        Raises:
+            InputError: The prototypes have another size.
+        """
+        values, area = np.ascontiguousarray(prototypes, np.float32), _Area()
+        given = ctypes.c_size_t(number), steps.address(values), ctypes.c_size_t(values.size), ctypes.byref(area)
+        self._handle.call("mask", *given, None)
+        pixels = np.zeros((area.height, area.width), np.uint8)
+        self._handle.call("mask", *given, steps.address(pixels))
+        return Mask(area.left, area.top, pixels)
+
+
+class _Area(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_int32) for name in ("left", "top", "width", "height"))
+
+
+@dataclass(frozen=True)
+class Mask:
+    """The pixels of an object: `pixels` is (height, width) of 0 and 1, and lies at `left`, `top` in the picture."""
+
+    left: int
+    top: int
+    pixels: NDArray[np.uint8]
 
 
 class Decoder:
@@ -206,6 +241,8 @@ def _plan_struct(plan: Plan) -> _Plan:
     result.head, result.softmax = _HEADS.index(plan.head), int(plan.softmax)
     result.most, result.classes, result.candidates = plan.most, plan.classes, plan.candidates
     result.nms, result.score, result.blank = plan.nms, plan.score, plan.blank
+    for name in _EXTRAS:
+        setattr(result, name, getattr(plan, name))
     return result
 
 

@@ -32,12 +32,12 @@ class _Plan(ctypes.Structure):
         *((name, ctypes.c_double) for name in ("low", "high", "floor", "offset", "top")),
         *(
             (name, ctypes.c_int32)
-            for name in ("rate", "resample", "samples", "hop", "convention", "fft", "win", "step")
+            for name in ("rate", "resample", "samples", "hop", "context", "convention", "fft", "win", "step")
         ),
         *((name, ctypes.c_int32) for name in ("mels", "coefficients", "frames", "padding", "power", "logarithm")),
         *((name, ctypes.c_int32) for name in ("bands_first", "element", "operations")),
         ("operation", _Operation * 4),
-        *((name, ctypes.c_int32) for name in ("head", "softmax", "most", "classes", "candidates", "blank")),
+        *((name, ctypes.c_int32) for name in ("head", "softmax", "most", "classes", "candidates", "blank", "beam")),
     )
 
 
@@ -94,8 +94,16 @@ class Computer:
             )
         sides = (plan.frames, plan.bands) if plan.layout == "frames" else (plan.bands, plan.frames)
         result = np.empty(shape or sides, plan.dtype)
-        self._handle.call("prepare", window or 0, steps.address(result), ctypes.c_size_t(result.nbytes))
+        self._handle.call("prepare", ctypes.c_int64(window or 0), steps.address(result), ctypes.c_size_t(result.nbytes))
         return result
+
+    def prepare_all(self, sound: Recording, shape: tuple[int, ...]) -> NDArray[Any]:
+        """Return the model's input for each window of a sound, along an axis in front.
+
+        Raises:
+            InputError: The sound is damaged, or does not fit the plan.
+        """
+        return np.stack([self.prepare(sound, window, shape) for window in range(self.windows(sound))])
 
     def find(self, output: NDArray[np.float32], window: int = 0) -> NDArray[Any]:
         """Return the objects that the outputs up to this window's have, as an array of `steps.OBJECT`.
@@ -103,13 +111,13 @@ class Computer:
         Raises:
             InputError: The output has another size.
         """
-        return self._handle.find(window, output=output)
+        return self._handle.find(ctypes.c_int64(window), output=output)
 
 
 def _plan_struct(plan: Plan) -> _Plan:
-    numbers = "rate resample samples hop fft win step mels coefficients frames power softmax most classes candidates"
+    numbers = "rate resample samples hop context fft win step mels coefficients frames power softmax most classes"
     result = _Plan(plan.low, plan.high, plan.floor, plan.offset, plan.top)
-    for name in (*numbers.split(), "blank"):
+    for name in (*numbers.split(), "candidates", "blank", "beam"):
         setattr(result, name, int(getattr(plan, name)))
     result.convention = get_args(plans.Convention).index(plan.convention)
     result.padding = get_args(plans.Padding).index(plan.padding)
@@ -123,7 +131,7 @@ def _plan_struct(plan: Plan) -> _Plan:
     return result
 
 
-def encode(samples: NDArray[np.int16], rate: int) -> NDArray[np.uint8]:
+def encode(samples: NDArray[Any], rate: int) -> NDArray[np.uint8]:
     """Return a WAV file of samples of 16 bits, with one channel or (samples, channels)."""
     stream = io.BytesIO()
     with wave.open(stream, "wb") as file:
@@ -134,13 +142,14 @@ def encode(samples: NDArray[np.int16], rate: int) -> NDArray[np.uint8]:
     return np.frombuffer(stream.getvalue(), np.uint8)
 
 
-def synthetic(plan: Plan, seed: int) -> NDArray[np.uint8]:
-    """Draw a WAV file of one window: tones that glide, with noise."""
+def synthetic(plan: Plan, seed: int, windows: int = 1) -> NDArray[np.uint8]:
+    """Draw a WAV file of so many windows: tones that glide, with noise."""
+    count = plan.samples - plan.context + (windows - 1) * plan.hop
     stream = np.random.default_rng([seed, plan.samples, plan.rate])
-    time = np.arange(plan.samples) / plan.rate
+    time = np.arange(count) / plan.rate
     tones = [
         np.sin(2 * np.pi * (start + glide * time) * time)
         for start, glide in stream.uniform([0.01, -0.05], [0.2, 0.05], (3, 2)) * plan.rate
     ]
-    waves = 4000 * np.sum(tones, axis=0) + stream.normal(0, 400, plan.samples)
+    waves = 4000 * np.sum(tones, axis=0) + stream.normal(0, 400, count)
     return encode(np.clip(np.rint(waves), -32768, 32767).astype(np.int16), plan.rate)

@@ -68,7 +68,11 @@ class Handle:
         """
         self._check(function, self._handle, *arguments)
 
-    def find(self, *place: int, output: NDArray[np.float32]) -> NDArray[Any]:
+    def read(self, function: str, *results: Any) -> None:
+        """Call a function on it that cannot fail."""
+        getattr(self._functions, f"{self._room}_{function}")(self._handle, *results)
+
+    def find(self, *place: int | ctypes.c_int64, output: NDArray[np.float32]) -> NDArray[Any]:
         """Return the objects that an output has, as an array of `OBJECT`; `place` are the numbers before the output.
 
         Raises:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from toolchain.errors import InputError
+from toolchain.errors import InputError, did_you_mean
 from toolchain.steps import VALUE, Pipeline, Step, Steps, check_element, check_order, pipeline_faults
 from toolchain.tensors import TensorSpec
 
@@ -22,8 +22,10 @@ Head = Literal["none", "classes", "yolo-v5", "yolo-v8", "labels"]
 LARGEST_SIDE = 4096  # of a model's input; kLargestInput of runtime/pictures/pictures.h
 _MOST_OBJECTS = 1000  # kMostObjects there
 _MOST_CANDIDATES = 1 << 20  # kMostCandidates there
+_MOST_POINTS, _MOST_PROTOTYPES, _LARGEST_PROTOTYPE, _MOST_EXTRAS = 1024, 256, 1024, 1 << 20  # those there, too
 _RANK, _BOXES_RANK = 4, 3
 _SIZE = re.compile(r"(\d{1,5})(?:x(\d{1,5}))?")
+_POINTS = re.compile(r"(\d{1,4})(?:x([23]))?")
 # of the steps before the model: the pixels of a picture, their values, and how the model's input stores them
 _STAGES = {"resize": 0, "color": 0, "scale": 1, "mean": 1, "std": 1, "layout": 2, "dtype": 2}
 
@@ -60,6 +62,13 @@ class Plan:
     output: int = -1  # number of the output that is read; -1 for none
     blank: int = 0  # the class without a label, of a text
     space: int = -1  # the label that stands for a space; -1 for none
+    beam: int = 0  # of a text: width of the search for the most probable one; 0: the best label of each row
+    points: int = 0  # key points of a box
+    point_numbers: int = 0  # of each: x, y, and perhaps its share of being visible
+    prototypes: int = 0  # of masks; 0 for none
+    mask_width: int = 0
+    mask_height: int = 0
+    mask_output: int = -1  # number of the output with the prototypes; -1 for none
 
     @property
     def channels(self) -> int:
@@ -172,25 +181,56 @@ def _resized(plan: Plan, step: Step) -> Plan:
 
 def _after(plan: Plan, steps: Sequence[Step], outputs: Sequence[TensorSpec], written: Steps) -> Plan:
     names = [step.name for step in steps]
-    if names not in (["topk"], ["softmax", "topk"], ["yolo"], ["ctc"]):
+    if names not in (["topk"], ["softmax", "topk"], ["yolo"], ["ctc"], ["softmax", "ctc"]):
         raise InputError(
             f"the steps after a model cannot be {', '.join(names)}",
             hint="write --post topk=5, --post softmax --post topk=5, --post yolo, or --post ctc:labels=FILE",
         )
     step = steps[-1]
-    number = step.output(outputs)
+    plan = _masks(plan, step, outputs) if "masks" in step.values else plan
+    number = step.output(outputs, (step.values.get("masks", ""),))
     spec = outputs[number]
     plan = replace(plan, output=number)
     if step.name == "yolo":
         plan = _boxes(plan, step, spec)
     elif step.name == "ctc":
-        plan = _labels(plan, step, spec, written)
+        plan = _labels(plan, step, spec, written, softmax=len(steps) > 1)
     else:
         plan = _classes(plan, step, spec, softmax=len(steps) > 1)
     if max(plan.classes, plan.candidates) > _MOST_CANDIDATES:
         raise step.fault(f"output {spec} is too large")
     written.check_labels(step, plan.classes, spec)
     return plan
+
+
+def _masks(plan: Plan, step: Step, outputs: Sequence[TensorSpec]) -> Plan:
+    """Return the plan with the output of prototypes that `masks=NAME` names."""
+    names = [spec.name for spec in outputs]
+    if step.values["masks"] not in names or len(names) == 1:
+        close = did_you_mean(step.values["masks"], names) if len(names) > 1 else ""
+        hint = close or "masks=NAME is the output of prototypes, beside that of boxes"
+        raise step.fault(f"the model's outputs are {', '.join(names)}", hint)
+    number = names.index(step.values["masks"])
+    spec = outputs[number]
+    if spec.dtype != "float32" or spec.bound or len(spec.shape) != _RANK or spec.shape[0] != 1:
+        raise step.fault(f"output {spec} is not a set of prototypes", "they are float32 of 1 x number x height x width")
+    _, count, height, width = spec.shape
+    if not (1 <= count <= _MOST_PROTOTYPES and 1 <= max(width, height) <= _LARGEST_PROTOTYPE):
+        most = f"{_MOST_PROTOTYPES} of {_LARGEST_PROTOTYPE}x{_LARGEST_PROTOTYPE}"
+        raise step.fault(f"output {spec} is too large", f"at most {most} are possible")
+    return replace(plan, prototypes=count, mask_width=width, mask_height=height, mask_output=number)
+
+
+def _points(plan: Plan, step: Step) -> Plan:
+    """Return the plan with the key points of a box: `points=17`, or `points=17x2` without their visibility."""
+    match = _POINTS.fullmatch(step.values["points"])
+    if not match or not 1 <= int(match[1]) <= _MOST_POINTS:
+        raise step.fault(
+            f"points is a number from 1 to {_MOST_POINTS}, such as 17 or 17x2, not {step.values['points']!r}"
+        )
+    if plan.prototypes:
+        raise step.fault("a box has key points or a mask", "leave points or masks out")
+    return replace(plan, points=int(match[1]), point_numbers=int(match[2] or 3))
 
 
 def _classes(plan: Plan, step: Step, spec: TensorSpec, *, softmax: bool) -> Plan:
@@ -200,16 +240,18 @@ def _classes(plan: Plan, step: Step, spec: TensorSpec, *, softmax: bool) -> Plan
     return replace(plan, head="classes", softmax=softmax, most=most, classes=spec.elements, candidates=1, score=lowest)
 
 
-def _labels(plan: Plan, step: Step, spec: TensorSpec, written: Steps) -> Plan:
-    table = step.label_rows(spec, written.labels, _MOST_OBJECTS)
+def _labels(plan: Plan, step: Step, spec: TensorSpec, written: Steps, *, softmax: bool) -> Plan:
+    table = step.label_rows(spec, written.labels, _MOST_OBJECTS, softmax=softmax)
     return replace(
         plan,
         head="labels",
+        softmax=softmax,
         most=table.rows,
         classes=table.classes,
         candidates=table.rows,
         blank=table.blank,
         space=table.space,
+        beam=table.beam,
     )
 
 
@@ -220,18 +262,27 @@ def _boxes(plan: Plan, step: Step, spec: TensorSpec) -> Plan:
     if "head" not in step.values and rows == columns:
         raise step.fault(f"output {spec} does not show its layout", "write head=v5 or head=v8")
     head = step.choice("head", ("v5", "v8", "v11"), "v5" if rows > columns else "v8")
+    plan = _points(plan, step) if "points" in step.values else plan
     # v5: a row for each box, with an objectness before the classes; v8 and v11: a column, without one
     by_rows = head == "v5"
-    classes = columns - 5 if by_rows else rows - 4
+    extras = plan.points * plan.point_numbers + plan.prototypes
+    others = (5 if by_rows else 4) + extras
+    classes = (columns if by_rows else rows) - others
     if classes < 1:
+        if extras:
+            what = "key points" if plan.points else "masks"
+            raise step.fault(
+                f"output {spec} has no {extras} numbers for {what} after its classes, in the layout of {head}"
+            )
         other = "v8" if by_rows else "v5"
         raise step.fault(f"output {spec} has no classes in the layout of {head}", f"perhaps it is head={other}")
+    most = min(_MOST_OBJECTS, _MOST_EXTRAS // max(plan.points, plan.prototypes, 1))
     return replace(
         plan,
         head="yolo-v5" if by_rows else "yolo-v8",
-        most=step.whole("max", 300, 1, _MOST_OBJECTS),
+        most=step.whole("max", min(300, most), 1, most),
         classes=classes,
-        candidates=math.prod(spec.shape) // (classes + (5 if by_rows else 4)),
+        candidates=math.prod(spec.shape) // (classes + others),
         nms=step.number("nms", "0.45"),
         score=step.number("score", "0.25"),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +19,23 @@ from toolchain.device.connected import ConnectedDevice
 from toolchain.device.installed import DeviceRelease
 from toolchain.device.lock import Owner
 from toolchain.device.runner import Processor
+from toolchain.device.sampling import Sampled
 from toolchain.device.shipment import Transfer
 from toolchain.device.waiting import Waited
-from toolchain.errors import InputError
+from toolchain.errors import InputError, VerificationError
 from toolchain.models import inputs, series, stream
 from toolchain.models.inputs import Guess
 from toolchain.models.series import Series
 from toolchain.models.stream import STANDARD_INPUT
-from toolchain.native.pictures import decoder
-from toolchain.native.sounds import Computer, Recording
+from toolchain.native import pictures as native_pictures
+from toolchain.native.pictures import Mask, decoder
+from toolchain.native.sounds import Computer, Recording, encode
 from toolchain.pipeline import device_programs, variants
 from toolchain.pipeline.deploy import read_labels
 from toolchain.pipeline.report import waited_rows
 from toolchain.progress import Stages
 from toolchain.report import Table
+from toolchain.sounds import Plan
 
 
 @dataclass(frozen=True)
@@ -44,14 +47,14 @@ class RunRequest:
     pictures: tuple[Path, ...] = ()  # inputs as pictures, or folders of them
     labels: Path | None = None  # file of class names, for the best five of each sample
     threads: int = 0  # 0 means the board file's number
-    stream: Path | None = None  # the steps of a model with a state: a file, or `-` for standard input
+    stream: Path | None = None  # a sound, or the steps of a model with a state: a file, or `-` for standard input
     steps: int = 0  # how many of them; 0 means all, or without a stream that the input is run once
     variant: str = ""  # of a release with several; empty for the one that the arrays fit, or for the first
     sounds: tuple[Path, ...] = ()  # inputs as WAV files, or folders of them
 
     @property
     def is_sequence(self) -> bool:
-        """Whether the samples are steps of a model with a state."""
+        """Whether the samples are steps of a model with a state, or a stream of sound."""
         return self.stream is not None or self.steps > 0
 
     def check(self) -> None:
@@ -99,6 +102,23 @@ class RunRequest:
         Raises:
             InputError: They cannot be read, or do not fit the release.
         """
+        sequence = self._sequence(manifest)
+        if sequence:
+            return sequence
+        if self.npz:
+            return series.of_file(self.npz, manifest.step_inputs)
+        if self.sounds:
+            return _sounds(self.sounds, manifest)
+        if manifest.sounds:
+            raise InputError(f"the steps of {manifest.name} are for sounds", hint="pass a WAV file with --sound FILE")
+        if manifest.pictures:
+            return series.of_raw_pictures(self.pictures, decoder().decode)
+        return series.of_pictures(self.pictures, manifest.step_inputs)
+
+    def _sequence(self, manifest: Manifest) -> Series | None:
+        """Read a stream, or the steps of a model with a state; None for other inputs."""
+        if self.stream and manifest.sounds:
+            return _sound_stream(self.stream, manifest.sounds.plan, self.steps)
         if self.is_sequence and not manifest.states:
             raise InputError(
                 f"{manifest.name} has no state, so it runs no sequence",
@@ -108,15 +128,7 @@ class RunRequest:
             return stream.read(self.stream, manifest.step_inputs, self.steps)
         if self.npz and self.steps:
             return stream.repeat(self.npz, manifest.step_inputs, self.steps)
-        if self.npz:
-            return series.of_file(self.npz, manifest.step_inputs)
-        if self.sounds:
-            return _sounds(self.sounds, manifest)
-        if manifest.pipeline and not manifest.pictures:
-            raise InputError(f"the steps of {manifest.name} are for sounds", hint="pass a WAV file with --sound FILE")
-        if manifest.pictures:
-            return series.of_raw_pictures(self.pictures, decoder().decode)
-        return series.of_pictures(self.pictures, manifest.step_inputs)
+        return None
 
 
 def _sounds(paths: Sequence[Path], manifest: Manifest) -> Series:
@@ -129,6 +141,37 @@ def _sounds(paths: Sequence[Path], manifest: Manifest) -> Series:
     return series.of_raw_sounds(paths, lambda contents: computer.windows(Recording(contents)))
 
 
+def _sound_stream(path: Path, plan: Plan, steps: int) -> Series:
+    """Return a stream as one sound."""
+    read = stream.read_sound(path, plan, steps)
+    contents = encode(read, plan.rate) if read.dtype == np.int16 else read.view(np.uint8)
+    try:
+        windows = Computer(plan).windows(Recording(contents))
+    except InputError as fault:
+        raise InputError(f"{stream.title(path)}: {fault.message}", details=fault.details, hint=fault.hint) from fault
+    name = str(path)
+    return Series(1, lambda _: {"0": contents}, (name,), single=True, raw_bytes=contents.size, windows=windows)
+
+
+@dataclass(frozen=True)
+class FoundMask:
+    """The pixels of an object in its box, row by row: so many are not the object's, then so many are, and so on."""
+
+    left: int
+    top: int
+    width: int
+    height: int
+    runs: tuple[int, ...]
+
+    @classmethod
+    def of(cls, mask: Mask) -> FoundMask:
+        """Count the runs of a mask."""
+        flat = np.concatenate([[0], mask.pixels.reshape(-1), [2]])
+        ends = np.flatnonzero(flat[1:] != flat[:-1])
+        runs = np.diff(ends, prepend=0) if mask.pixels.size else ends[:0]
+        return cls(mask.left, mask.top, mask.pixels.shape[1], mask.pixels.shape[0], tuple(map(int, runs)))
+
+
 @dataclass(frozen=True)
 class FoundObject:
     """A class of a picture, or a box in its pixels; or a class or a label that was heard."""
@@ -138,6 +181,8 @@ class FoundObject:
     score: float
     box: tuple[float, ...]  # left, top, right, bottom; empty for a class
     seconds: tuple[float, ...] = ()  # of a sound: from, to
+    points: tuple[tuple[float, ...], ...] = ()  # key points: x, y, score
+    mask: FoundMask | None = None
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -254,9 +299,10 @@ def run(request: RunRequest, device: ConnectedDevice, stages: Stages) -> RunRepo
     expected = bench.current(store, device.name)
     # Inputs that do not fit are refused before the runner is built.
     variant, samples, labels = _read_inputs(request, expected.manifest, device)
-    if expected.manifest.states and samples.count > 1 and not request.is_sequence:
+    if expected.manifest.states and samples.count > 1 and not (request.is_sequence or samples.raw_bytes):
         stages.tell("each sample begins with a state of zeros; --stream runs them as the steps of a sequence")
     runner = device_programs.runner(device.triple, stages)
+    is_sequence = request.is_sequence and not samples.raw_bytes  # a sound is one sample
     with store.lock(owner):
         current = bench.current(store, device.name)
         manifest, digest = current.manifest, current.generation.digest
@@ -264,7 +310,7 @@ def run(request: RunRequest, device: ConnectedDevice, stages: Stages) -> RunRepo
             variant, samples, labels = _read_inputs(request, manifest, device)
         release = DeviceRelease.of_device(manifest, digest, runner, device, request.threads).of_variant(variant)
         manifest = release.manifest
-        sampled = sampling.run_all(release, samples, stages.tell, is_sequence=request.is_sequence)
+        sampled = sampling.run_all(release, samples, stages.tell, is_sequence=is_sequence)
     if samples.single:
         outputs = tensors.cut({name: value[0] for name, value in sampled.outputs.items()}, manifest.outputs)
     else:
@@ -285,7 +331,7 @@ def run(request: RunRequest, device: ConnectedDevice, stages: Stages) -> RunRepo
         output=request.output,
         shapes={name: (tuple(value.shape), str(value.dtype)) for name, value in outputs.items()},
         samples=samples.count,
-        is_sequence=request.is_sequence,
+        is_sequence=is_sequence,
         latency=bench.statistics([value / 1e6 for value in sampled.each_ns]),
         pieces=sampled.pieces,
         load_ms=sampled.load_ms,
@@ -294,8 +340,8 @@ def run(request: RunRequest, device: ConnectedDevice, stages: Stages) -> RunRepo
         processor=sampled.processor,
         transfer=Transfer.of(sampled.sent, device.shell),
         top=tuple(top),
-        objects=tuple((name, _objects(found, manifest)) for name, found in zip(names, sampled.objects, strict=False)),
-        texts=_texts(names, sampled.objects, manifest),
+        objects=_found(names, samples, sampled, manifest),
+        texts=_texts(names, sampled.objects, manifest) or _token_texts(names, sampled, manifest),
         waited=store.waited,
         slot=store.slot,
     )
@@ -322,6 +368,40 @@ def _objects(found: NDArray[Any], manifest: Manifest) -> tuple[FoundObject, ...]
     )
 
 
+def _found(
+    names: Sequence[str], samples: Series, sampled: Sampled, manifest: Manifest
+) -> tuple[tuple[str, tuple[FoundObject, ...]], ...]:
+    """Return the objects of each picture or sound, with their key points or masks."""
+    rows = [_objects(found, manifest) for found in sampled.objects]
+    for number, points in enumerate(sampled.points):
+        pairs = zip(rows[number], points.tolist(), strict=True)
+        rows[number] = tuple(replace(item, points=tuple(map(tuple, own))) for item, own in pairs)
+    if manifest.pictures and manifest.pictures.plan.mask_output >= 0:
+        rows = [_with_masks(row, number, samples, sampled, manifest) for number, row in enumerate(rows)]
+    return tuple(zip(names, rows, strict=False))
+
+
+def _with_masks(
+    objects: tuple[FoundObject, ...], number: int, samples: Series, sampled: Sampled, manifest: Manifest
+) -> tuple[FoundObject, ...]:
+    """Return the objects of a picture with the masks that the device's outputs have.
+
+    Raises:
+        VerificationError: These outputs have other objects.
+    """
+    if manifest.pictures is None:
+        return objects
+    plan, pixels = manifest.pictures.plan, samples.take(range(number, number + 1))["0"]
+    output, prototypes = (
+        sampled.outputs[manifest.outputs[index].name][number] for index in (plan.output, plan.mask_output)
+    )
+    computer = native_pictures.Computer(plan)
+    if len(computer.find(pixels.shape[1], pixels.shape[0], output)) != len(objects):
+        raise VerificationError("the device sent objects that its outputs do not have", hint="deploy the release again")
+    masks = (computer.mask(index, prototypes) for index in range(len(objects)))
+    return tuple(replace(item, mask=FoundMask.of(mask)) for item, mask in zip(objects, masks, strict=True))
+
+
 def _texts(names: Sequence[str], objects: Sequence[NDArray[Any]], manifest: Manifest) -> tuple[tuple[str, str], ...]:
     """Return the text of each picture or sound; none if the release reads no text."""
     pipeline = manifest.pipeline
@@ -331,6 +411,22 @@ def _texts(names: Sequence[str], objects: Sequence[NDArray[Any]], manifest: Mani
         (name, pipeline.text([int(label) for label in found["label"]]))
         for name, found in zip(names, objects, strict=True)
     )
+
+
+def _token_texts(names: Sequence[str], sampled: Sampled, manifest: Manifest) -> tuple[tuple[str, str], ...]:
+    """Return the text of each sample's tokens: the output has their numbers, or a row of scores for each.
+
+    Raises:
+        VerificationError: A number is not that of a token.
+    """
+    if manifest.texts is None:
+        return ()
+    values = sampled.outputs[manifest.outputs[manifest.texts.plan.output].name]
+    numbers = values.argmax(axis=-1) if values.dtype == np.float32 else values
+    rows = numbers.reshape(len(values), -1)
+    if ((rows < 0) | (rows >= len(manifest.texts.labels))).any():
+        raise VerificationError("the device sent numbers that are not those of tokens", hint="check the vocabulary")
+    return tuple((name, manifest.texts.text(row.tolist())) for name, row in zip(names, rows, strict=True))
 
 
 def _read_inputs(request: RunRequest, manifest: Manifest, device: ConnectedDevice) -> tuple[str, Series, list[str]]:

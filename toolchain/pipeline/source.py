@@ -21,6 +21,7 @@ from toolchain.pipeline import steps as pipelines
 from toolchain.progress import Stages, stage
 from toolchain.registry import Access
 from toolchain.sounds import Sounds
+from toolchain.steps import Steps
 from toolchain.tensors import Tensors, TensorSpec
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Loaded:
     source: SourceModel  # the model
     arrays: Tensors  # its inputs by name
     pipeline: Pictures | Sounds | None = None  # its steps for pictures or sounds, those before it checked
+    steps: Steps | None = None  # those that were written
     raw: NDArray[np.uint8] | None = None  # RGB pixels, or a file's bytes, that a device checks them with
     variant: str = ""  # the name of its shapes; empty if there are no others
     others: tuple[Loaded, ...] = ()  # the same model with other shapes
@@ -106,19 +108,16 @@ class BundleSource:
         steps = pipelines.steps_of(requested)
         if steps is None:
             return Loaded(source, inputs.make(given, source.step_inputs, is_sequence=bool(source.states)))
-        if source.states:
-            raise InputError(
-                "a model with a state takes no steps for pictures or sounds",
-                details="state: " + ", ".join(map(str, source.states)),
-                hint="leave out --state, or the steps",
-            )
-        checked = pipelines.resolve(steps, source.inputs)
-        convert = pipelines.converter(checked, source.inputs, self.request.progress)
+        specs, is_sequence = source.step_inputs, bool(source.states)
+        checked = pipelines.resolve(steps, source.inputs, states=source.states)
+        if not isinstance(checked, Pictures | Sounds):  # of tokens, which need the outputs of the imported model
+            return Loaded(source, inputs.make(given, specs, is_sequence=is_sequence), steps=steps)
+        convert = pipelines.converter(checked, specs, self.request.progress, is_sequence=is_sequence)
         if given.sound if isinstance(checked, Pictures) else given.image:  # which the converter refuses
-            inputs.make(replace(given, convert=convert), source.inputs)
-        raw = pipelines.reference_raw(given, checked)
-        made = {spec.name: convert(raw) for spec in source.inputs} if convert and not given.npz else None
-        return Loaded(source, made or inputs.make(given, source.inputs), checked, raw)
+            inputs.make(replace(given, convert=convert), specs)
+        raw = pipelines.reference_raw(given, checked, is_sequence=is_sequence)
+        made = {spec.name: convert(raw) for spec in specs} if convert and not given.npz else None
+        return Loaded(source, made or inputs.make(given, specs, is_sequence=is_sequence), checked, steps, raw)
 
     def check_possible(self) -> None:
         """Check that the board's compiler knows its target, and that the requested records are there.
@@ -149,11 +148,11 @@ class BundleSource:
             loaded = loaded or self.load()
             target = folder or Path("build") / f"{loaded.source.name}-{request.board.name}"
             bundle.check_target(target)
-            request = _with_steps(request, loaded.pipeline, loaded.source.inputs)
+            request = _with_steps(request, loaded, loaded.source)
             every = (loaded, *loaded.others)
             prepared = [prepare.quantize_if_needed(each.source, request) for each in every]
             imported = [importer.import_model(each.source) for each in prepared]
-            request = _with_steps(request, loaded.pipeline, prepared[0].source.inputs, imported[0].outputs)
+            request = _with_steps(request, loaded, prepared[0].source, imported[0].outputs)
         networks = []
         with self.stages.timed("reference"):
             for each, model, own in zip(every, imported, prepared, strict=True):
@@ -290,17 +289,16 @@ def _refuse_with_variants(request: BuildRequest) -> None:
 
 
 def _with_steps(
-    request: BuildRequest,
-    pipeline: Pictures | Sounds | None,
-    specs: tuple[TensorSpec, ...],
-    outputs: tuple[TensorSpec, ...] | None = None,
+    request: BuildRequest, loaded: Loaded, source: SourceModel, outputs: tuple[TensorSpec, ...] | None = None
 ) -> BuildRequest:
     """Return a request whose images and sounds go through the steps; with outputs, all steps are checked."""
-    if pipeline is None:
+    if loaded.steps is None:
         return request
     if outputs is not None:
-        return replace(request, pipeline=pipelines.resolve(pipeline.steps, specs, outputs))
-    given = replace(request.model.given, convert=pipelines.converter(pipeline, specs))
+        resolved = pipelines.resolve(loaded.steps, source.inputs, outputs, source.states)
+        return replace(request, pipeline=resolved)
+    convert = pipelines.converter(loaded.pipeline, source.step_inputs, is_sequence=bool(source.states))
+    given = replace(request.model.given, convert=convert)
     return replace(request, model=replace(request.model, given=given))
 
 

@@ -3,6 +3,6 @@
 `plan` checks the steps that users write against a model. `runtime/sounds/` computes them, on devices and here.
 """
 
-from toolchain.sounds.plan import MOST_WINDOWS, Operation, Plan, Sounds, faults, resolve
+from toolchain.sounds.plan import Operation, Plan, Sounds, faults, resolve
 
-__all__ = ["MOST_WINDOWS", "Operation", "Plan", "Sounds", "faults", "resolve"]
+__all__ = ["Operation", "Plan", "Sounds", "faults", "resolve"]

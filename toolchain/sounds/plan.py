@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from toolchain.errors import InputError
+from toolchain.states import StatePair, of_step
 from toolchain.steps import Pipeline, Step, Steps, check_element, check_order, pipeline_faults
 from toolchain.tensors import TensorSpec
 
@@ -27,7 +28,6 @@ _MOST_FRAMES = 1 << 16
 _MOST_OBJECTS = 100
 _MOST_ROWS = 1 << 16
 _MOST_SCORES = 1 << 24
-MOST_WINDOWS = 4096
 
 # of the steps before the model: the samples, their features, the values, and how the model's input stores them
 _STAGES = {"wav": 0, "window": 1, "mel": 2, "mfcc": 2, "scale": 3, "mean": 3, "std": 3, "normalize": 3}
@@ -54,6 +54,7 @@ class Plan:
     frames: int
     resample: bool = False
     hop: int = 0
+    context: int = 0  # samples of a window that lie before its own time
     convention: Convention = "none"
     fft: int = 0
     win: int = 0
@@ -76,6 +77,7 @@ class Plan:
     candidates: int = 0
     blank: int = 0
     space: int = -1  # the label that stands for a space; -1 for none
+    beam: int = 0  # of a text: width of the search for the most probable one; 0: the best label of each row
     output: int = -1  # number of the output that is read; -1 for none
 
     @property
@@ -94,25 +96,34 @@ class Sounds(Pipeline):
         return self.steps.text(self.plan, numbers)
 
 
-def faults(sounds: Sounds, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> list[str]:
+def faults(
+    sounds: Sounds, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], states: Sequence[StatePair] = ()
+) -> list[str]:
     """Return what is wrong with the pipeline of a manifest."""
-    return pipeline_faults("sounds", sounds, lambda: resolve(sounds.steps, inputs, outputs))
+    return pipeline_faults("sounds", sounds, lambda: resolve(sounds.steps, inputs, outputs, states))
 
 
-def resolve(steps: Steps, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec] | None) -> Sounds:
+def resolve(
+    steps: Steps,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec] | None,
+    states: Sequence[StatePair] = (),
+) -> Sounds:
     """Check the steps against a model; without its outputs, only those before it.
+
+    The windows of a sound are the steps of a model with a state.
 
     Raises:
         InputError: A step is wrong, or does not fit the model.
     """
-    plan = _before(steps.before, inputs)
+    plan = _before(steps.before, of_step(inputs, [pair.input for pair in states]), is_stream=bool(states))
     after = steps.after
     if outputs is not None and after:
-        plan = _after(plan, after, outputs, steps)
+        plan = _after(plan, after, outputs, [pair.output for pair in states], steps)
     return Sounds(steps.pre, steps.post, steps.labels, plan)
 
 
-def _before(steps: Sequence[Step], inputs: Sequence[TensorSpec]) -> Plan:
+def _before(steps: Sequence[Step], inputs: Sequence[TensorSpec], *, is_stream: bool) -> Plan:
     check_order(steps, _STAGES, _ORDER)
     by_name = {step.name: step for step in steps}
     if "wav" not in by_name:
@@ -121,7 +132,7 @@ def _before(steps: Sequence[Step], inputs: Sequence[TensorSpec]) -> Plan:
         raise by_name["mfcc"].fault("it cannot follow mel", "mfcc computes the bands itself: leave mel out")
     if len(inputs) != 1 or not inputs[0].shape:
         raise InputError(
-            "a pipeline is for models with one sound as their only input",
+            "a pipeline is for models with one sound as their only input beside a state",
             details="its inputs: " + ", ".join(map(str, inputs)),
             hint="leave the pipeline out, and pass the inputs with --input FILE.npz",
         )
@@ -136,7 +147,18 @@ def _before(steps: Sequence[Step], inputs: Sequence[TensorSpec]) -> Plan:
     features = by_name.get("mel") or by_name.get("mfcc")
     plan = _features(plan, features) if features else plan
     plan = _shaped(plan, spec, by_name)
+    plan = _repeated(plan, by_name.get("window"), is_stream=is_stream)
     return replace(plan, operations=_operations(steps))
+
+
+def _repeated(plan: Plan, step: Step | None, *, is_stream: bool) -> Plan:
+    """Return the plan with where windows begin: without a hop, each follows the one before if there may be several."""
+    values = step.values if step else {}
+    context = step.whole("context", 0, 0, plan.samples - 1) if step and "context" in values else 0
+    hop = plan.samples - context if is_stream or "context" in values else 0
+    if step and "hop" in values:
+        hop = step.whole("hop", 0, 1, _LARGEST_WINDOW)
+    return replace(plan, hop=hop, context=context)
 
 
 def _features(plan: Plan, step: Step) -> Plan:
@@ -264,7 +286,7 @@ def _windowed(plan: Plan, spec: TensorSpec, step: Step | None) -> Plan:
         raise step.fault(fault, f"write samples={natural}") if step else InputError(fault, hint="check hop and pad")
     if plan.padding == "reflect" and samples <= plan.fft // 2:
         raise InputError(f"{samples} samples are too few to mirror {plan.fft // 2}", hint="add pad=zeros to the step")
-    return replace(plan, hop=step.whole("hop", 0, 1, _LARGEST_WINDOW) if step and "hop" in step.values else 0)
+    return plan
 
 
 def _count_frames(plan: Plan) -> int:
@@ -286,21 +308,23 @@ def _operations(steps: Sequence[Step]) -> tuple[Operation, ...]:
     return tuple(operations)
 
 
-def _after(plan: Plan, steps: Sequence[Step], outputs: Sequence[TensorSpec], written: Steps) -> Plan:
+def _after(
+    plan: Plan, steps: Sequence[Step], outputs: Sequence[TensorSpec], state: Sequence[str], written: Steps
+) -> Plan:
     names = [step.name for step in steps]
-    if names not in (["topk"], ["softmax", "topk"], ["ctc"]):
+    if names not in (["topk"], ["softmax", "topk"], ["ctc"], ["softmax", "ctc"]):
         raise InputError(
             f"the steps after a model cannot be {', '.join(names)}",
             hint="write --post topk=5, --post softmax --post topk=5, or --post ctc:labels=FILE",
         )
     step = steps[-1]
-    number = step.output(outputs)
+    number = step.output(outputs, state)
     spec = outputs[number]
     if spec.elements > _MOST_SCORES:
         raise step.fault(f"output {spec} is too large")
     plan = replace(plan, output=number)
     if step.name == "ctc":
-        plan = _labels(plan, step, spec, written)
+        plan = _labels(plan, step, spec, written, softmax=len(steps) > 1)
     else:
         most = step.most(spec, _MOST_OBJECTS)
         plan = replace(plan, head="classes", softmax=len(steps) > 1, most=most, classes=spec.elements, candidates=1)
@@ -308,16 +332,18 @@ def _after(plan: Plan, steps: Sequence[Step], outputs: Sequence[TensorSpec], wri
     return plan
 
 
-def _labels(plan: Plan, step: Step, spec: TensorSpec, written: Steps) -> Plan:
-    table = step.label_rows(spec, written.labels, _MOST_ROWS)
+def _labels(plan: Plan, step: Step, spec: TensorSpec, written: Steps, *, softmax: bool) -> Plan:
+    table = step.label_rows(spec, written.labels, _MOST_ROWS, softmax=softmax)
     if plan.hop:
-        raise step.fault("it reads the text of one window", "leave hop out of the step window")
+        raise step.fault("it reads the text of one window", "leave hop and context out, and --state")
     return replace(
         plan,
         head="labels",
+        softmax=softmax,
         most=table.rows,
         classes=table.classes,
         candidates=table.rows,
         blank=table.blank,
         space=table.space,
+        beam=table.beam,
     )

@@ -13,6 +13,13 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       return path.rfind(release + "/", 0) == 0 && (path + "/").find("/../") == std::string::npos;
     };
     fuzz::Must(inside(manifest.library) && inside(manifest.params));
+    if (!manifest.texts) return;
+    std::string text;
+    std::vector<int64_t> numbers;
+    for (size_t i = 0; i < manifest.texts->tokens.size(); ++i) numbers.push_back(static_cast<int64_t>(i));
+    fuzz::Must(edge::WriteTokens(*manifest.texts, numbers.data(), numbers.size(), &text));
+    numbers.push_back(static_cast<int64_t>(numbers.size()));
+    fuzz::Must(manifest.texts->end >= 0 || !edge::WriteTokens(*manifest.texts, numbers.data(), numbers.size(), &text));
   });
   return 0;
 }

@@ -10,6 +10,7 @@
 namespace {
 
 constexpr int32_t kSide = 64;  // of the model's input, so that one input takes no time
+constexpr int64_t kLargestMask = 1 << 16;
 
 pictures::Plan PlanFrom(fuzz::Bytes* bytes) {
   auto plan = bytes->Take<pictures::Plan>();
@@ -18,6 +19,10 @@ pictures::Plan PlanFrom(fuzz::Bytes* bytes) {
   plan.short_side %= 4 * kSide;
   plan.candidates %= 4 * kSide;
   plan.classes %= kSide;
+  plan.points %= kSide;
+  plan.prototypes %= kSide;
+  plan.mask_width %= kSide;
+  plan.mask_height %= kSide;
   return plan;
 }
 
@@ -31,6 +36,24 @@ void Crop(const pictures::Picture& picture, const pictures::Object& box) {
   fuzz::Must(crop.data >= whole.data && crop.data + crop.bytes <= whole.data + whole.bytes);
   if (crop.format == pictures::kNv12) {
     fuzz::Must(crop.chroma >= whole.chroma && crop.chroma + crop.chroma_bytes <= whole.chroma + whole.chroma_bytes);
+  }
+}
+
+// Each mask lies in the picture, and nothing is written beyond it.
+void Mask(pictures::Pipeline* pipeline, const pictures::Plan& plan, const pictures::Picture& picture) {
+  pictures::Reason reason;
+  const size_t count = static_cast<size_t>(plan.prototypes) * static_cast<size_t>(plan.mask_width) *
+                       static_cast<size_t>(plan.mask_height);
+  const std::vector<float> prototypes(count, 0.5f);
+  for (size_t i = 0; i < pipeline->objects().size() && plan.prototypes > 0; ++i) {
+    const pictures::Area area = pipeline->MaskArea(i);
+    fuzz::Must(area.left >= 0 && area.top >= 0 && area.left + area.width <= picture.width &&
+               area.top + area.height <= picture.height);
+    if (area.width < 1 || area.height < 1 || int64_t{area.width} * area.height > kLargestMask) continue;
+    std::vector<uint8_t> mask(static_cast<size_t>(area.width) * static_cast<size_t>(area.height), 7);
+    fuzz::Must(pipeline->FillMask(i, prototypes.data(), count, mask.data(), static_cast<size_t>(area.width), &reason));
+    for (const uint8_t value : mask) fuzz::Must(value <= 1);
+    break;
   }
 }
 
@@ -74,8 +97,11 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (values > 3) Crop(picture, {0, 0, numbers[0], numbers[1], numbers[2], numbers[3]});
   if (pipeline.Find(picture.width, picture.height, numbers.data(), values, &reason)) {
     fuzz::Must(pipeline.objects().size() <= static_cast<size_t>(plan.most));
+    fuzz::Must(pipeline.points().size() == pipeline.objects().size() * static_cast<size_t>(plan.points));
+    Mask(&pipeline, plan, picture);
     for (const pictures::Object& object : pipeline.objects()) {
-      fuzz::Must(object.label >= 0 && object.label < plan.classes && object.score > plan.score);
+      fuzz::Must(object.label >= 0 && object.label < plan.classes);
+      fuzz::Must(plan.head == pictures::kLabels || object.score > plan.score);
     }
   }
   return 0;

@@ -13,6 +13,7 @@ from toolchain.device import sounds as device_sounds
 from toolchain.errors import OutputError, VerificationError
 from toolchain.native.sounds import Computer, Recording, synthetic
 from toolchain.native.steps import OBJECT
+from toolchain.states import StatePair
 from toolchain.steps import Steps
 from toolchain.tensors import TensorSpec
 
@@ -22,7 +23,8 @@ PRE = ("wav:rate=16000", "mel:like=kaldi,win=60,hop=20,mels=5", "normalize")
 
 def manifest(post=("ctc:labels=FILE",), labels=("-", "|", "a"), output=OUTPUT):
     made = sounds.resolve(Steps(PRE, post, labels), [GIVEN], [output])
-    return SimpleNamespace(name="m", sounds=made, pictures=None, pipeline=made, inputs=(GIVEN,), outputs=(output,))
+    specs = {"inputs": (GIVEN,), "step_inputs": (GIVEN,), "outputs": (output,), "states": ()}
+    return SimpleNamespace(name="m", sounds=made, pictures=None, pipeline=made, **specs)
 
 
 def run_of(release, contents, scores):
@@ -71,6 +73,30 @@ def test_other_objects_are_refused(told):
         device_sounds.check(run, contents, release)
     del run.objects["input"]
     with pytest.raises(VerificationError, match="sent no input"):
+        device_sounds.check(run, contents, release)
+
+
+def test_the_last_window_of_a_stream():
+    """It shows whether the device kept the state: its input, and its objects for the device's own output."""
+    specs = [TensorSpec("h", (1, 4), "float32"), TensorSpec("x", (1, 96), "float32")]
+    results = [TensorSpec("hn", (1, 4), "float32"), TensorSpec("y", (1, 1), "float32")]
+    steps, states = Steps(("wav:rate=16000", "window:context=32"), ("topk=1",)), (StatePair("h", "hn"),)
+    made = sounds.resolve(steps, specs, results, states)
+    release = SimpleNamespace(name="m", sounds=made, pictures=None, pipeline=made, inputs=specs, outputs=results)
+    release.states, release.step_inputs = states, (specs[1],)
+    contents, computer = synthetic(made.plan, 0, 5), Computer(made.plan)
+    assert device_sounds.windows_of(contents, release) == 5
+    for window in range(5):
+        found = computer.find(np.float32([window / 10]), window)
+    table = np.stack([found[name].astype(np.float32) for name in OBJECT.names], axis=1)
+    sent = {"objects": table, "counts": np.array([5]), "input": computer.prepare(Recording(contents), 4, (1, 96))}
+    run = SimpleNamespace(objects=sent, outputs={"y": np.float32([[0.4]])})
+    assert device_sounds.check(run, contents, release).objects == 5
+    run.outputs["y"] = np.float32([[0.5]])
+    with pytest.raises(OutputError, match="finds other objects"):
+        device_sounds.check(run, contents, release)
+    sent["input"] = computer.prepare(Recording(contents), 3, (1, 96))
+    with pytest.raises(OutputError, match="makes another input"):
         device_sounds.check(run, contents, release)
 
 

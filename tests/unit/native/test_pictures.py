@@ -18,9 +18,10 @@ SIZES = [tuple(map(int, row)) for row in STREAM.integers(1, 70, (40, 4))]
 SIZES += [(1, 1, 7, 5), (1, 60, 3, 9), (60, 1, 9, 4), (64, 48, 32, 24), (5, 5, 5, 5), (2, 3, 64, 60)]
 
 
-def computer(width, height, *pre, dtype="uint8", post=(), output=None, channels=3):
+def computer(width, height, *pre, dtype="uint8", post=(), output=None, channels=3, prototypes=None):
     given = TensorSpec("x", (1, height, width, channels), dtype)
     outputs = None if output is None else [TensorSpec("y", output, "float32")]
+    outputs = [TensorSpec("protos", prototypes, "float32"), *outputs] if prototypes else outputs
     plan = pictures.resolve(Steps((*pre, "layout=nhwc"), tuple(post)), [given], outputs).plan
     return Computer(plan)
 
@@ -195,6 +196,97 @@ def test_boxes_are_those_of_an_independent_suppression(head, seed):
     ]:  # fmt: skip
         expected = np.clip((corners[[box for box, _ in kept], column] - offset) / ratio, 0, limit)
         np.testing.assert_allclose(found[side], expected, rtol=1e-5, atol=1e-4)
+
+
+def scene(stream, head, extra):
+    """Draw the output of a head with `extra` numbers of each box after its classes; and rows of corners and scores."""
+    count, classes = 60, 3
+    centres, sizes = stream.uniform(0, 64, (count, 2)), stream.uniform(1, 30, (count, 2))
+    rows = np.concatenate([centres, sizes, stream.uniform(0, 1, (count, classes)), extra], 1).astype(np.float32)
+    table = rows.T if head == "v8" else np.insert(rows, 4, 1, axis=1)
+    half = rows[:, 2:4] / np.float32(2)
+    return table, np.concatenate([rows[:, :2] - half, rows[:, :2] + half, rows[:, 4 : 4 + classes]], 1)
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("head", ["v5", "v8"])
+@pytest.mark.parametrize("numbers", [2, 3])
+def test_key_points_lie_in_the_picture(head, numbers, seed):
+    stream = np.random.default_rng(seed)
+    width, height, points = 37 + seed, 90 - seed, 5
+    extra = stream.uniform(-5, 70, (60, points * numbers))
+    if numbers == 3:
+        extra[:, 2::3] = stream.uniform(0, 1, (60, points))
+    table, corners = scene(stream, head, extra)
+    shape = points if numbers == 3 else f"{points}x2"
+    post = [f"yolo:head={head},nms=0.4,score=0.25,max=20,points={shape}"]
+    made = computer(64, 64, "resize:letterbox=64", post=post, output=(1, *table.shape))
+    found = made.find(width, height, table)
+    kept = picture_nets.suppressed(corners, 0.4, 0.25, 20)
+    assert len(kept) > 3
+    assert [int(label) for label in found["label"]] == [label for _, label in kept]
+    ratio = min(64 / width, 64 / height)
+    left, top = (64 - round(width * ratio)) // 2, (64 - round(height * ratio)) // 2
+    own = extra[[box for box, _ in kept]].astype(np.float32).reshape(-1, points, numbers)
+    expected = np.clip((own[..., :2] - [left, top]) / ratio, 0, [width, height])
+    np.testing.assert_allclose(made.points()[..., :2], expected, rtol=1e-5, atol=1e-4)
+    np.testing.assert_array_equal(made.points()[..., 2], own[..., 2] if numbers == 3 else 1)
+
+
+def test_a_key_point_that_is_not_a_number_is_not_seen():
+    table = np.float32([[8, 8, 4, 4, 0.9, np.nan, 3, 1, 5, 6, np.inf, 7, 8, 0.5]]).T
+    made = computer(16, 16, "scale=1", post=["yolo:head=v8,points=3"], output=(1, 14, 1))
+    made.find(16, 16, table)
+    np.testing.assert_array_equal(made.points(), np.float32([[[0, 0, 0], [0, 0, 0], [7, 8, 0.5]]]))
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("head", ["v5", "v8"])
+def test_masks_are_those_of_an_interpolation_of_the_whole_picture(head, seed):
+    stream = np.random.default_rng(seed)
+    width, height, count = 137 + seed, 90 - seed, 6
+    prototypes = stream.normal(0, 1, (1, count, 16, 12 + seed)).astype(np.float32)
+    extra = stream.normal(0, 1, (60, count))
+    table, corners = scene(stream, head, extra)
+    post = [f"yolo:head={head},nms=0.4,score=0.25,max=20,masks=protos"]
+    options = {"post": post, "output": (1, *table.shape), "prototypes": prototypes.shape}
+    made = computer(64, 64, "resize:letterbox=64", **options)
+    found = made.find(width, height, table)
+    kept = picture_nets.suppressed(corners, 0.4, 0.25, 20)
+    assert len(kept) == len(found) > 3
+    for number, (box, _) in enumerate(kept):
+        sides = [found[number][side] for side in ("left", "top", "right", "bottom")]
+        coefficients = extra[box].astype(np.float32)
+        left, top, levels = picture_nets.mask_of(coefficients, prototypes[0], (width, height), sides, 64)
+        mask = made.mask(number, prototypes)
+        assert (mask.left, mask.top, mask.pixels.shape) == (left, top, levels.shape)
+        sure = np.abs(levels) > 1e-9
+        np.testing.assert_array_equal(mask.pixels[sure], (levels > 0)[sure])
+    with pytest.raises(InputError, match="prototypes has 3 numbers"):
+        made.mask(0, prototypes.reshape(-1)[:3])
+    with pytest.raises(InputError, match="there is no such object"):
+        made.mask(len(found), prototypes)
+
+
+def test_a_mask_of_a_stretched_picture_is_pytorch_s():
+    stream = np.random.default_rng(3)
+    prototypes = stream.normal(0, 1, (1, 4, 8, 8)).astype(np.float32)
+    coefficients = stream.normal(0, 1, 4).astype(np.float32)
+    table = np.concatenate([np.float32([16, 16, 32, 32, 0.9]), coefficients])[:, None]
+    post = ["yolo:head=v8,masks=protos"]
+    made = computer(32, 32, "resize:stretch=32", post=post, output=(1, 9, 1), prototypes=(1, 4, 8, 8))
+    made.find(50, 70, table)
+    levels = np.tensordot(coefficients, prototypes[0], 1)
+    expected = picture_nets.torch_linear(levels[..., None], 50, 70)[..., 0]
+    np.testing.assert_array_equal(made.mask(0, prototypes).pixels, expected > 0)
+
+
+def test_a_box_without_a_whole_pixel_has_no_mask():
+    table = np.float32([[8.5, 8.5, 0.5, 0.5, 0.9, 1]]).T
+    post = ["yolo:head=v8,masks=protos"]
+    made = computer(16, 16, "scale=1", post=post, output=(1, 6, 1), prototypes=(1, 1, 4, 4))
+    assert len(made.find(16, 16, table)) == 1
+    assert made.mask(0, np.ones((1, 1, 4, 4), np.float32)).pixels.size == 0
 
 
 def test_boxes_without_numbers_are_left_out():

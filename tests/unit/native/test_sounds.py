@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 
 import numpy as np
 import pytest
 
 from tests.support import sound_features as features
+from tests.support.beams import most_probable
 from toolchain import sounds
 from toolchain.errors import InputError
 from toolchain.native.sounds import Computer, Recording, encode, synthetic
@@ -185,6 +187,31 @@ def test_windows_and_padding():
         made.prepare(wav(samples))
 
 
+@pytest.mark.parametrize(("more", "hop"), [((), 48), (("hop=20",), 20), (("hop=90",), 90)])
+def test_windows_with_samples_of_before(more, hop):
+    """As the wrapper of silero-vad cuts them: what is before the first window, and after the last one, is zeros."""
+    samples = drawn(500)[:, 0]
+    made = computer((1, 64), "window:" + ",".join(["context=16", *more]), post=["topk=1"], output=(1, 1))
+    windows = made.windows(wav(samples))
+    assert windows == 1 + -(-(500 - 48) // hop)
+    values = np.pad(samples / 32768, (16, 200))
+    for window in range(windows):
+        close(made.prepare(wav(samples), window), values[window * hop : window * hop + 64])
+    made.find(np.float32([0.5]))
+    found = made.find(np.float32([0.25]), 2)
+    np.testing.assert_allclose(found["left"], [0, 2 * hop / 16000], rtol=1e-6)
+    np.testing.assert_allclose(found["right"] - found["left"], 48 / 16000, rtol=1e-4)
+
+
+def test_samples_of_before_at_another_rate():
+    samples = drawn(1000)[:, 0]
+    expected = np.pad(features.resampled(samples / 32768, 44100, 16000), (16, 100))
+    steps = Steps(("wav:rate=16000,resample=torchaudio", "window:context=16"), ())
+    plan = sounds.resolve(steps, [TensorSpec("x", (64,), "float32")], None).plan
+    for window in range(7):
+        close(Computer(plan).prepare(wav(samples, 44100), window), expected[window * 48 : window * 48 + 64])
+
+
 def test_classes_of_each_window_have_their_times():
     made = computer((1, 1600), "window:hop=800", post=["softmax", "topk=2"], output=(1, 3))
     assert made.windows(wav(drawn(2400)[:, 0])) == 2
@@ -214,6 +241,71 @@ def test_labels_are_those_of_an_independent_decoder(seed, blank):
     np.testing.assert_allclose(found["left"], [start * 0.1 / rows for start, _, _ in runs], atol=1e-6)
     np.testing.assert_allclose(found["right"], [end * 0.1 / rows for _, end, _ in runs], atol=1e-6)
     np.testing.assert_array_equal(found["score"], [scores[0, start:end, label].max() for start, end, label in runs])
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_a_beam_finds_what_an_independent_search_finds(part):
+    """On 1,000 tables, also of few different shares, where many texts are as probable."""
+    stream = np.random.default_rng(part)
+    for number in range(250):
+        rows, classes, width = (int(size) for size in stream.integers([1, 2, 1], [13, 8, 12]))
+        blank = int(stream.integers(classes))
+        shares = stream.random((rows, classes)) ** 3
+        if number % 2:
+            shares = stream.choice([0, 0.25, 0.25, 0.5, 1], (rows, classes))
+        shares = shares.astype(np.float32)
+        made = computer(
+            (1, 1600),
+            post=[f"ctc:labels=x,blank={blank},beam={width}"],
+            output=(1, rows, classes),
+            labels=tuple("|abcdefg"[:classes]),
+        )
+        found = made.find(shares)
+        text, places = most_probable(shares, width, blank)
+        assert found["label"].tolist() == text
+        np.testing.assert_allclose(found["left"], np.array(places) * 0.1 / rows, rtol=1e-6)
+        np.testing.assert_array_equal(
+            found["score"], [shares[row, label] for row, label in zip(places, text, strict=True)]
+        )
+
+
+def test_a_wide_beam_finds_the_most_probable_text():
+    """Of all paths through the table, those of a text are summed up."""
+    stream = np.random.default_rng(9)
+    for _ in range(20):
+        scores = stream.normal(0, 2, (6, 3)).astype(np.float32)
+        shares = np.exp(scores - scores.max(axis=1, keepdims=True).astype(float))
+        shares /= shares.sum(axis=1, keepdims=True)
+        sums: dict[tuple[int, ...], float] = {}
+        for path in itertools.product(range(3), repeat=6):
+            text = tuple(label for label, _ in itertools.groupby(path) if label)
+            sums[text] = sums.get(text, 0) + np.prod([shares[row, label] for row, label in enumerate(path)])
+        made = computer((1, 1600), post=["softmax", "ctc:labels=x,beam=128"], output=(6, 3), labels=("-", "a", "b"))
+        assert tuple(made.find(scores)["label"]) == max(sums, key=sums.__getitem__)
+
+
+def test_a_long_text_of_a_beam():
+    """Its probability is far below the least double."""
+    scores = np.full((4000, 3), 0.3, np.float32)
+    scores[range(4000), np.arange(4000) % 2 * 2] = 0.4
+    made = computer((1, 1600), post=["ctc:labels=x,beam=4"], output=scores.shape, labels=("-", "a", "b"))
+    assert made.find(scores)["label"].tolist() == most_probable(scores, 4)[0]
+    assert len(made.find(scores)) > 1000
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.5, np.nan, np.inf])
+def test_what_is_not_a_share_is_refused(value):
+    shares = np.full((3, 2), 0.5, np.float32)
+    shares[1, 1] = value
+    made = computer((1, 1600), post=["ctc:labels=x,beam=4"], output=(3, 2), labels=("-", "a"))
+    with pytest.raises(InputError, match=r"row 1 of the model's output has .* not a share.*softmax"):
+        made.find(shares)
+    made = computer((1, 1600), post=["softmax", "ctc:labels=x,beam=4"], output=(3, 2), labels=("-", "a"))
+    if np.isfinite(value):
+        made.find(shares)
+    else:
+        with pytest.raises(InputError, match="row 1 of the model's output has a number that is not finite"):
+            made.find(shares)
 
 
 GOOD = encode(drawn(100)[:, 0], 16000).tobytes()
@@ -278,8 +370,10 @@ def test_limits_of_memory():
     plan = sounds.resolve(steps, [TensorSpec("x", (1, 1 << 22), "float32")], None).plan
     with pytest.raises(InputError, match="cannot be resampled to 15999 Hz in bounded memory"):
         Computer(plan).prepare(wav(drawn(4)[:, 0], 768000))
-    with pytest.raises(InputError, match="5000 windows; at most 4096"):
-        computer((1,), "window:hop=1").windows(wav(drawn(5000)[:, 0]))
+    most = computer((1,), "window:hop=1", post=["topk=100"], output=(1, 200))
+    assert most.windows(wav(drawn(10485)[:, 0])) == 10485
+    with pytest.raises(InputError, match="10486 windows; at most 10485"):
+        most.windows(wav(drawn(10486)[:, 0]))
 
 
 def test_a_drawn_sound_fills_the_window():

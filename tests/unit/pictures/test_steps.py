@@ -30,6 +30,56 @@ def test_the_steps_of_yolo():
     assert pictures.faults(found, (INPUT,), (SCORES,)) != []
 
 
+PROTOS = TensorSpec("protos", (1, 32, 160, 120), "float32")
+SEGMENTS = TensorSpec("boxes", (1, 116, 8400), "float32")
+POSES = TensorSpec("boxes", (1, 56, 8400), "float32")
+
+
+def test_masks_and_key_points():
+    outputs = (PROTOS, SEGMENTS)
+    found = resolved(["scale=1/255"], ["yolo:masks=protos"], outputs=outputs)
+    plan = found.plan
+    assert (plan.classes, plan.candidates, plan.output, plan.mask_output) == (80, 8400, 1, 0)
+    assert (plan.prototypes, plan.mask_width, plan.mask_height, plan.most) == (32, 120, 160, 300)
+    assert pictures.faults(found, (INPUT,), outputs) == []
+    assert pictures.faults(found, (INPUT,), (SEGMENTS,)) != []
+    plan = resolved(["scale=1/255"], ["yolo:points=17"], outputs=(POSES,)).plan
+    assert (plan.classes, plan.points, plan.point_numbers) == (1, 17, 3)
+    plan = resolved(["scale=1/255"], ["yolo:points=17x2"], outputs=(POSES,)).plan
+    assert (plan.classes, plan.points, plan.point_numbers) == (18, 17, 2)
+    plan = resolved(["scale=1"], ["yolo:points=1024x2"], outputs=(TensorSpec("b", (1, 2060, 9000), "float32"),)).plan
+    assert plan.most == 300
+
+
+@pytest.mark.parametrize(
+    ("step", "outputs", "message", "hint"),
+    [
+        ("yolo:points=0", (POSES,), "points is a number from 1 to 1024", "docs/pictures.md"),
+        ("yolo:points=17x4", (POSES,), "points is a number from 1 to 1024", "docs/pictures.md"),
+        ("yolo:points=18", (POSES,), "has no 54 numbers for key points", "docs/pictures.md"),
+        ("yolo:pionts=17", (POSES,), "no parameter 'pionts'", "did you mean points"),
+        ("yolo:points=17,masks=protos", (PROTOS, SEGMENTS), "key points or a mask", "leave points or masks out"),
+        ("yolo:masks=proto", (PROTOS, SEGMENTS), "the model's outputs are protos, boxes", "did you mean protos"),
+        ("yolo:masks=boxes", (SEGMENTS,), "the model's outputs are boxes", "masks=NAME"),
+        ("yolo:masks=boxes", (PROTOS, SEGMENTS), "not a set of prototypes", "number x height x width"),
+        (
+            "yolo:masks=protos",
+            (TensorSpec("protos", (1, 300, 9, 9), "float32"), SEGMENTS),
+            "is too large",
+            "at most 256",
+        ),
+        ("yolo:masks=protos", (TensorSpec("protos", (1, 8, 2000, 9), "float32"), SEGMENTS), "is too large", "at most"),
+        ("yolo:masks=protos", (TensorSpec("protos", (1, 8, 9, 9), "int8"), SEGMENTS), "not a set of proto", "float32"),
+        ("yolo:masks=protos,output=protos", (PROTOS, SEGMENTS), "the model's outputs are boxes", "output=boxes"),
+        ("yolo:masks=protos", (PROTOS, TensorSpec("boxes", (1, 36, 99), "float32")), "no 32 numbers for masks", "docs"),
+    ],
+)
+def test_masks_and_key_points_that_do_not_fit_are_refused(step, outputs, message, hint):
+    with pytest.raises(InputError, match=message) as caught:
+        resolved(["scale=1/255"], [step], outputs=outputs)
+    assert hint in caught.value.hint
+
+
 def test_the_steps_of_a_classifier(tmp_path):
     (tmp_path / "labels.txt").write_text("cat\ndog\nowl\n")
     given = TensorSpec("x", (1, 224, 224, 3), "float32")

@@ -6,6 +6,7 @@ import pytest
 
 from toolchain import sounds
 from toolchain.errors import InputError
+from toolchain.states import StatePair
 from toolchain.steps import Steps
 from toolchain.tensors import TensorSpec
 
@@ -13,6 +14,7 @@ WAVES = TensorSpec("x", (1, 16000), "float32")
 BANDS = TensorSpec("x", (1, 1, 40, 101), "float32")
 SCORES = TensorSpec("y", (1, 12), "float32")
 TABLE = TensorSpec("y", (1, 50, 4), "float32")
+LONG = TensorSpec("y", (1, 1 << 16, 4), "float32")
 WAV, MEL = "wav:rate=16000", "mel:like=librosa,fft=512,hop=160,mels=40,log=db"
 
 
@@ -53,6 +55,36 @@ def test_a_text_that_is_as_long_as_it_sounds():
     whisper = "mel:fft=400,hop=160,mels=80,pad=reflect,log=db"
     plan = resolved([WAV, "window:samples=480000", whisper], given=TensorSpec("x", (1, 80, 3000), "float32")).plan
     assert (plan.samples, plan.frames) == (480000, 3000)
+
+
+VAD = [TensorSpec("state", (2, 1, 128), "float32"), TensorSpec("input", (1, 576), "float32")]
+SCORE = [TensorSpec("stateN", (2, 1, 128), "float32"), TensorSpec("output", (1, 1), "float32")]
+STATES = [StatePair("state", "stateN")]
+
+
+def test_a_stream_of_a_model_with_a_state():
+    """Its windows follow each other, and what is read is the output that is not its state."""
+    found = sounds.resolve(Steps((WAV, "window:context=64"), ("topk=1",)), VAD, SCORE, STATES)
+    plan = found.plan
+    assert (plan.samples, plan.context, plan.hop, plan.output, plan.most) == (576, 64, 512, 1, 1)
+    assert sounds.faults(found, VAD, SCORE, STATES) == []
+    assert sounds.faults(found, VAD, SCORE) != []
+    assert sounds.resolve(Steps((WAV,), ()), VAD, SCORE, STATES).plan.hop == 576
+    with pytest.raises(InputError, match="the model's outputs are output") as caught:
+        sounds.resolve(Steps((WAV,), ("topk:k=1,output=stateN",)), VAD, SCORE, STATES)
+    assert "output=output" in caught.value.hint
+    with pytest.raises(InputError, match="one sound as their only input beside a state"):
+        sounds.resolve(Steps((WAV,), ()), VAD, SCORE, [])
+    table = [SCORE[0], TensorSpec("output", (1, 5, 4), "float32")]
+    with pytest.raises(InputError, match="text of one window"):
+        sounds.resolve(Steps((WAV,), ("ctc:labels=x",), ("-", "a", "b", "c")), VAD, table, STATES)
+
+
+def test_the_width_of_a_beam(tmp_path):
+    (tmp_path / "tokens.txt").write_text("<blank>\n|\na\nb\n")
+    found = resolved([WAV], ["softmax", "ctc:labels=tokens.txt,beam=10"], output=TABLE, folder=tmp_path)
+    assert (found.plan.beam, found.plan.softmax, found.plan.most) == (10, True, 50)
+    assert resolved([WAV], ["ctc:labels=tokens.txt,beam=1"], output=TABLE, folder=tmp_path).plan.beam == 1
 
 
 def spec(*shape, dtype="float32"):
@@ -103,9 +135,21 @@ WRONG = [
     ([WAV], ["ctc:labels=four.txt,blank=4"], WAVES, TABLE, "blank must be a number from 0 to 3", "docs/sound.md"),
     ([WAV], ["ctc:labels=four.txt,space=_"], WAVES, TABLE, "no label '_' for the space", "space=LABEL"),
     ([WAV], ["ctc:labels=four.txt"], WAVES, TensorSpec("y", (2, 2, 4), "float32"), "table of scores", "docs/sound.md"),
-    ([WAV, "window:hop=9"], ["ctc:labels=four.txt"], WAVES, TABLE, "text of one window", "leave hop out"),
+    ([WAV, "window:hop=9"], ["ctc:labels=four.txt"], WAVES, TABLE, "text of one window", "leave hop"),
     ([WAV], ["cts:labels=four.txt"], WAVES, TABLE, "no step 'cts'", "did you mean ctc"),
-    ([WAV], ["softmax", "ctc:labels=four.txt"], WAVES, TABLE, "cannot be softmax, ctc", "--post ctc"),
+    ([WAV], ["softmax", "ctc:labels=four.txt"], WAVES, TABLE, "needs no softmax", "write beam=10"),
+    ([WAV], ["ctc:labels=four.txt,beam=0"], WAVES, TABLE, "beam must be a number from 1 to 128", "docs/sound.md"),
+    ([WAV], ["ctc:labels=four.txt,beam=129"], WAVES, TABLE, "beam must be a number from 1 to 128", "docs/sound.md"),
+    ([WAV], ["ctc:labels=four.txt,beam=2.5"], WAVES, TABLE, "beam must be a whole number", "docs/sound.md"),
+    ([WAV], ["ctc:labels=four.txt,beam=17"], WAVES, LONG, "beam must be a number from 1 to 16", "docs/sound.md"),
+    ([WAV], ["ctc:labels=four.txt,beem=5"], WAVES, TABLE, "no parameter 'beem'", "did you mean beam"),
+    ([WAV], ["ctc:labels=two.txt,beam=5"], WAVES, TABLE, "there are 2 labels", "one line for each class"),
+    ([WAV], ["ctc:beam=5"], WAVES, TABLE, "needs a file with the label", "ctc:labels=FILE"),
+    ([WAV], ["ctc:labels=four.txt,beam=5"], WAVES, SCORES, "there are 4 labels, but .* has 12", "one line for each"),
+    ([WAV, "window:context=16000"], [], WAVES, SCORES, "context must be a number from 0 to 15999", "docs/sound.md"),
+    ([WAV, "window:context=-1"], [], WAVES, SCORES, "context must be a number from 0", "docs/sound.md"),
+    ([WAV, "window:contxt=64"], [], WAVES, SCORES, "no parameter 'contxt'", "did you mean context"),
+    ([WAV, "window:context=64"], ["ctc:labels=four.txt"], WAVES, TABLE, "text of one window", "leave hop"),
     ([WAV], ["topk=5"], WAVES, TABLE, "not one row of scores", "docs/sound.md"),
     ([WAV], ["topk=500"], WAVES, SCORES, "topk must be a number from 1 to 12", "docs/sound.md"),
 ]  # fmt: skip

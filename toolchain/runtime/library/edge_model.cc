@@ -330,6 +330,8 @@ class OpenModel {
     if (manifest_.pictures) {
       pipeline_.emplace(manifest_.pictures->plan);
       objects_.reserve(static_cast<size_t>(manifest_.pictures->plan.most));
+      points_.reserve(static_cast<size_t>(manifest_.pictures->plan.most) *
+                      static_cast<size_t>(manifest_.pictures->plan.points));
     }
     if (manifest_.sounds) {
       hearing_.emplace(manifest_.sounds->plan);
@@ -423,56 +425,183 @@ class OpenModel {
     const pictures::Picture picture = Raw(given);
     EnterStage(kExitUsage, "reading the picture", "");
     objects_.clear();
+    has_masks_ = false;
     pictures::Reason reason;
     const edge_tensor input = Input(0);
     Require(pipeline_->Prepare(picture, input.data, input.bytes, &reason), reason.text);
     Run();
     const PicturePlan& steps = *manifest_.pictures;
     if (steps.output >= 0) {
-      const Tensor& output = outputs_[static_cast<size_t>(steps.output)];
-      const bool found = pipeline_->Find(picture.width, picture.height,
-                                         reinterpret_cast<const float*>(DataOf(output)),
-                                         SizeOf(output) / sizeof(float), &reason);
-      if (!found) throw Fault(kExitRunFailed, reason.text);
+      const auto [scores, count] = Scores(steps.output);
+      if (!pipeline_->Find(picture.width, picture.height, scores, count, &reason)) {
+        throw Fault(kExitRunFailed, reason.text);
+      }
       Label(pipeline_->objects(), steps.labels);
+      Point(pipeline_->points(), steps.plan.points);
+      has_masks_ = steps.masks >= 0;
     }
     text_.clear();
     if (steps.plan.head == pictures::kLabels) WriteText(steps.labels, steps.space, pipeline_->objects(), &text_);
     return Found();
   }
 
+  // Fills a mask, or only its place where there is no memory for it.
+  void Mask(size_t number, edge_mask* mask) {
+    EnterStage(kExitUsage, "making a mask", "");
+    Require(pipeline_ && manifest_.pictures->masks >= 0, "the release has no masks: build it with --post yolo:masks=NAME");
+    Require(has_masks_, "the last run had no picture, so there are no masks");
+    Require(number < objects_.size(), "there is no such object");
+    const pictures::Area area = pipeline_->MaskArea(number);
+    mask->left = area.left;
+    mask->top = area.top;
+    mask->width = std::max(area.width, 0);
+    mask->height = area.width > 0 ? std::max(area.height, 0) : 0;
+    if (mask->data == nullptr || mask->height == 0) return;
+    const size_t width = static_cast<size_t>(mask->width), stride = mask->stride == 0 ? width : mask->stride;
+    Require(stride >= width, "mask.stride is less than its width");
+    // Without a product that could overflow.
+    const bool fits = mask->bytes >= width && (mask->bytes - width) / stride >= static_cast<size_t>(mask->height) - 1;
+    Require(fits, "mask.bytes are fewer than its size and stride need");
+    const auto [prototypes, count] = Scores(manifest_.pictures->masks);
+    pictures::Reason reason;
+    if (!pipeline_->FillMask(number, prototypes, count, mask->data, stride, &reason)) {
+      throw Fault(kExitRunFailed, reason.text);
+    }
+  }
+
   edge_objects Run(const sounds::Sound& sound) {
-    Require(hearing_.has_value(), "the release has no steps for sounds: build it with --pre wav:rate=N");
-    EnterStage(kExitUsage, "reading the sound", "");
-    objects_.clear();
-    sounds::Reason reason;
+    EnterSound();
     const SoundPlan& steps = *manifest_.sounds;
+    sounds::Reason reason;
     int32_t windows = 0;
     Require(hearing_->Open(sound, &windows, &reason), reason.text);
-    for (int32_t window = 0; window < windows; ++window) {
-      const edge_tensor input = Input(0);
-      Require(hearing_->Prepare(window, input.data, input.bytes, &reason), reason.text);
-      Run();
-      if (steps.output < 0) continue;
-      const Tensor& output = outputs_[static_cast<size_t>(steps.output)];
-      const bool found = hearing_->Find(window, reinterpret_cast<const float*>(DataOf(output)),
-                                        SizeOf(output) / sizeof(float), &reason);
-      if (!found) throw Fault(kExitRunFailed, reason.text);
-    }
+    if (!manifest_.states.empty()) state_.Reset();  // each sound is a stream of its own
+    HearAll([&] {
+      for (int32_t window = 0; window < windows; ++window) {
+        RunWindow(window);
+        if (steps.output < 0) continue;
+        const auto [scores, count] = Scores(steps.output);
+        if (!hearing_->Find(window, scores, count, &reason)) throw Fault(kExitRunFailed, reason.text);
+      }
+    });
+    if (!manifest_.states.empty()) state_.Reset();
     if (steps.output >= 0) Label(hearing_->objects(), steps.labels);
     text_.clear();
     if (steps.plan.head == sounds::kLabels) WriteText(steps.labels, steps.space, hearing_->objects(), &text_);
     return Found();
   }
 
+  // Runs each window that the samples complete.
+  void Stream(const sounds::Sound& sound, edge_heard heard, void* context) {
+    EnterSound();
+    sounds::Reason reason;
+    Require(hearing_->Continue(sound, &reason), reason.text);
+    HearAll([&] {
+      for (int64_t window = 0; hearing_->NextWindow(&window);) Hear(window, heard, context);
+    });
+  }
+
+  void EndStream(edge_heard heard, void* context) {
+    EnterSound();
+    HearAll([&] {
+      for (int64_t window = 0; hearing_->LastWindow(&window);) Hear(window, heard, context);
+    });
+    state_.Reset();
+  }
+
+  const char* Text(const int64_t* numbers, size_t count) {
+    Require(manifest_.texts.has_value(), "the release has no vocabulary: build it with --post tokens:labels=FILE");
+    Require(numbers != nullptr || count == 0, "there are no numbers of tokens");
+    Require(WriteTokens(*manifest_.texts, numbers, count, &tokens_text_), "a number is not that of a token");
+    return tokens_text_.c_str();
+  }
+
+  void Reset() {
+    CheckIdle();
+    if (hearing_) hearing_->EndStream();
+    state_.Reset();
+  }
+
+  // While a function of the application has the results of a window, their memory must stay as it is.
+  void CheckIdle() const {
+    Require(!is_heard_, "the function that takes the windows of a stream must not use the model but for its outputs");
+  }
+
   State& state() { return state_; }
   const State& state() const { return state_; }
 
  private:
+  using Scored = std::pair<const float*, size_t>;
+
+  void EnterSound() {
+    Require(hearing_.has_value(), "the release has no steps for sounds: build it with --pre wav:rate=N");
+    CheckIdle();
+    EnterStage(kExitUsage, "reading the sound", "");
+    objects_.clear();
+  }
+
+  // Makes the input of a window, and runs the model: a step, if it has a state.
+  void RunWindow(int64_t window) {
+    sounds::Reason reason;
+    const edge_tensor input = Input(manifest_.sounds->input);
+    Require(hearing_->Prepare(window, input.data, input.bytes, &reason), reason.text);
+    if (manifest_.states.empty()) {
+      Run();
+    } else {
+      Step();
+    }
+  }
+
+  // Runs windows. If that fails, the stream ends: a window is missing, and the state of the next one.
+  template <typename Windows>
+  void HearAll(Windows windows) {
+    try {
+      windows();
+    } catch (...) {
+      is_heard_ = false;
+      hearing_->EndStream();
+      state_.Reset();
+      throw;
+    }
+  }
+
+  void Hear(int64_t window, edge_heard heard, void* context) {
+    const SoundPlan& steps = *manifest_.sounds;
+    objects_.clear();
+    text_.clear();
+    RunWindow(window);
+    if (steps.output >= 0) {
+      sounds::Reason reason;
+      const auto [scores, count] = Scores(steps.output);
+      if (!hearing_->FindNext(window, scores, count, &reason)) throw Fault(kExitRunFailed, reason.text);
+      Label(hearing_->objects(), steps.labels);
+    }
+    if (heard == nullptr) return;
+    const edge_objects found = Found();
+    is_heard_ = true;
+    heard(context, window, &found);
+    is_heard_ = false;
+  }
+
+  Scored Scores(int64_t number) const {
+    const Tensor& output = outputs_[static_cast<size_t>(number)];
+    return {reinterpret_cast<const float*>(DataOf(output)), SizeOf(output) / sizeof(float)};
+  }
+
   void Label(const std::vector<steps::Object>& objects, const std::vector<std::string>& labels) {
     for (const steps::Object& object : objects) {
       objects_.push_back({object.label, object.score, object.left, object.top, object.right, object.bottom,
-                          labels.empty() ? "" : labels[static_cast<size_t>(object.label)].c_str()});
+                          labels.empty() ? "" : labels[static_cast<size_t>(object.label)].c_str(), 0, nullptr});
+    }
+  }
+
+  // Gives each object its key points.
+  void Point(const std::vector<pictures::Point>& points, int32_t count) {
+    points_.clear();
+    for (const pictures::Point& point : points) points_.push_back({point.x, point.y, point.score});
+    for (size_t i = 0; i < objects_.size() && count > 0; ++i) {
+      objects_[i].point_count = count;
+      objects_[i].points = points_.data() + i * static_cast<size_t>(count);
     }
   }
 
@@ -483,6 +612,8 @@ class OpenModel {
 
   template <typename Call, typename Keep>
   void Compute(Call call, Keep keep) {
+    CheckIdle();
+    has_masks_ = false;
     const Recycling recycling(&recycler_);
     // The results of the last run end here: their memory is this one's. That of a device ends below.
     if (model_.device().device_type == kDLCPU) outputs_.clear();
@@ -529,7 +660,10 @@ class OpenModel {
   std::optional<pictures::Pipeline> pipeline_;
   std::optional<sounds::Pipeline> hearing_;
   std::vector<edge_object> objects_;
-  std::string text_;
+  std::string text_, tokens_text_;
+  std::vector<edge_point> points_;
+  bool has_masks_ = false;  // whether the outputs are those of the picture whose objects these are
+  bool is_heard_ = false;  // whether the application has the results of a window
 };
 
 }  // namespace edge
@@ -688,7 +822,7 @@ int edge_reset(edge_model* model) {
   return Guarded([&] {
     Require(model != nullptr, "there is no model");
     edge::EnterStage(edge::kExitRunFailed, "resetting the state", "");
-    model->opened.state().Reset();
+    model->opened.Reset();
   });
 }
 
@@ -707,6 +841,7 @@ int edge_state_load(edge_model* model, const char* file) {
     Require(model != nullptr, "there is no model");
     Require(file != nullptr && *file != '\0', "no file is named");
     edge::EnterStage(edge::kExitInput, "loading the state", file);
+    model->opened.CheckIdle();
     model->opened.state().Load(file);
   });
 }
@@ -736,8 +871,40 @@ int edge_crop_image(const edge_image* image, const edge_object* box, edge_image*
   });
 }
 
+int edge_object_mask(edge_model* model, int32_t number, edge_mask* mask) {
+  return Guarded([&] {
+    Require(model != nullptr, "there is no model");
+    Require(mask != nullptr && mask->size >= sizeof(*mask), "mask.size is not set: use EDGE_MASK");
+    Require(number >= 0, "there is no such object");
+    model->opened.Mask(static_cast<size_t>(number), mask);
+  });
+}
+
 int edge_run_audio(edge_model* model, const edge_audio* audio, edge_objects* objects) {
   return edge::RunRaw(model, audio, objects, "reading the sound");
+}
+
+int edge_stream_audio(edge_model* model, const edge_audio* audio, edge_heard heard, void* context) {
+  return Guarded([&] {
+    Require(model != nullptr, "there is no model");
+    model->opened.Stream(edge::Taken(audio), heard, context);
+  });
+}
+
+int edge_text(edge_model* model, const int64_t* numbers, size_t count, const char** text) {
+  return Guarded([&] {
+    edge::EnterStage(edge::kExitUsage, "writing a text", "");
+    Require(model != nullptr, "there is no model");
+    Require(text != nullptr, "there is no place for the text");
+    *text = model->opened.Text(numbers, count);
+  });
+}
+
+int edge_end_stream(edge_model* model, edge_heard heard, void* context) {
+  return Guarded([&] {
+    Require(model != nullptr, "there is no model");
+    model->opened.EndStream(heard, context);
+  });
 }
 
 }  // extern "C"

@@ -155,6 +155,12 @@ typedef struct edge_audio {
 
 #define EDGE_AUDIO {sizeof(edge_audio), 0, 0, 0, NULL, 0}
 
+/* A key point of an object, in pixels of the picture, and how sure it is that it can be seen. */
+typedef struct edge_point {
+  float x, y;
+  float score;
+} edge_point;
+
 /* A class of a picture, or a box in it; or a class of a sound's window, or a label that was heard. */
 typedef struct edge_object {
   int32_t number;    /* of the class, from 0 */
@@ -162,6 +168,8 @@ typedef struct edge_object {
   float left, top;   /* corners in pixels of the picture; zeros of a class without a box. Of a sound, it lies */
   float right, bottom; /* from second `left` to second `right` */
   const char* label; /* "" where the release has none */
+  int32_t point_count; /* of `points`; 0 where the release has none */
+  const edge_point* points;
 } edge_object;
 
 /* What was found, the best first; of a sound, those of its windows in their order, or the labels of a text. It is
@@ -255,7 +263,7 @@ EDGE_API int edge_run(edge_model* model);
  * it reads all inputs, and gives all outputs. */
 EDGE_API int edge_step(edge_model* model);
 
-/* Makes the state zeros. */
+/* Makes the state zeros. A stream of edge_stream_audio begins anew. */
 EDGE_API int edge_reset(edge_model* model);
 
 /* Writes the state to a file, as a whole or not at all, and takes it from there. Only the release that
@@ -281,9 +289,45 @@ EDGE_API int edge_decode_image(edge_model* model, const edge_image* file, edge_i
  * EDGE_USAGE where the box has no pixel of the picture. */
 EDGE_API int edge_crop_image(const edge_image* image, const edge_object* box, edge_image* crop);
 
-/* The same for a sound: the model runs once for each window of it, and its outputs are those of the last one.
- * After the first call, a sound of the same rate and length allocates nothing in these steps. */
+/* The mask of an object: a byte for each pixel of the picture in its box, 1 where the object is, else 0. */
+typedef struct edge_mask {
+  size_t size;         /* sizeof(edge_mask) */
+  int32_t left, top;   /* its first pixel in the picture */
+  int32_t width, height; /* 0 where the box has no whole pixel */
+  uint8_t* data;       /* the caller's memory, to be filled; NULL: only the numbers above are */
+  size_t bytes;        /* of `data`: as many as height and stride need */
+  size_t stride;       /* bytes from a row to the next one; 0: width */
+} edge_mask;
+
+#define EDGE_MASK {sizeof(edge_mask), 0, 0, 0, 0, NULL, 0, 0}
+
+/* The mask of an object of the last edge_run_image, by its number from 0, before the model runs again. EDGE_USAGE where
+ * the release has no masks, or `bytes` are too few: then `width` and `height` are what is needed. */
+EDGE_API int edge_object_mask(edge_model* model, int32_t number, edge_mask* mask);
+
+/* As edge_run_image for a sound: the model runs once for each window of it, and its outputs are those of the last one.
+ * After the first call, a sound of the same rate and length allocates nothing in these steps. A model with a state
+ * begins each sound with zeros, and its windows are the steps. A stream of edge_stream_audio ends without a result. */
 EDGE_API int edge_run_audio(edge_model* model, const edge_audio* audio, edge_objects* objects);
+
+/* Takes the results of a window of a stream, from number 0; it begins `number` times the hop after the stream. They, and
+ * those of edge_output, stay until it returns. It must not run, reset or close the model, or throw. */
+typedef void (*edge_heard)(void* context, int64_t number, const edge_objects* objects);
+
+/* The next samples of a stream, any number of them, EDGE_PCM16 or EDGE_PCM_FLOAT: runs the model for each window
+ * that is complete, and calls `heard`, which may be NULL. A model with a state keeps it from one window to the
+ * next. After its first windows, a stream allocates nothing but small blocks that steps with a state take. What is
+ * refused (another rate or number of channels, a sample that is not a finite number) leaves the stream as it was; a
+ * window that fails ends it. */
+EDGE_API int edge_stream_audio(edge_model* model, const edge_audio* audio, edge_heard heard, void* context);
+
+/* Ends a stream: zeros follow samples that had no window so far. The next samples begin another one, and the state is
+ * zeros. */
+EDGE_API int edge_end_stream(edge_model* model, edge_heard heard, void* context);
+
+/* The text of tokens, by their numbers in the vocabulary of the release, up to the one that ends it: *text is UTF-8 in the
+ * model's memory, valid until the next call. EDGE_USAGE where the release has no vocabulary, or a number is not in it. */
+EDGE_API int edge_text(edge_model* model, const int64_t* numbers, size_t count, const char** text);
 
 #ifdef __cplusplus
 }

@@ -190,8 +190,9 @@ Manifest ReadManifest(const std::string& release, const Digests& digests) {
     manifest.pictures = ReadPicturePlan(root.Get("pictures"), first.inputs, first.outputs);
   }
   if (root.Has("sounds")) {
-    manifest.sounds = ReadSoundPlan(root.Get("sounds"), first.inputs, first.outputs);
+    manifest.sounds = ReadSoundPlan(root.Get("sounds"), first.inputs, first.outputs, manifest.states);
   }
+  if (root.Has("texts")) manifest.texts = ReadTextPlan(root.Get("texts"));
   return manifest;
 }
 

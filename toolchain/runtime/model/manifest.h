@@ -14,6 +14,7 @@
 #include "../sounds/sounds.h"
 #include "dtype.h"
 #include "files.h"
+#include "text_plan.h"
 
 namespace edge {
 
@@ -46,6 +47,7 @@ struct PicturePlan {
   int64_t output;                   // its number; -1: none is read
   int64_t space;                    // number of the label that stands for a space; -1: none does
   std::vector<std::string> labels;  // of each class; empty: there are none
+  int64_t masks;                    // number of the output with their prototypes; -1: there are none
 };
 
 // How a release makes its input of a sound, and classes or labels of an output.
@@ -54,6 +56,7 @@ struct SoundPlan {
   int64_t output;                   // its number; -1: none is read
   int64_t space;                    // number of the label that stands for a space; -1: none does
   std::vector<std::string> labels;  // of each class; empty: there are none
+  size_t input;                     // number of the one that is not a state
 };
 
 // One of the sets of shapes that a release was compiled for. All have inputs and outputs of the same names and types.
@@ -75,10 +78,11 @@ struct Manifest {
   std::string library;  // paths, already inside the release's folder
   std::string params;
   std::vector<VariantSpec> variants;  // one at least
-  std::vector<StatePair> states;      // none where there are several variants, as with pictures and sounds
+  std::vector<StatePair> states;      // none where there are several variants, as with pictures
   std::vector<std::string> cpu_features;
   std::optional<PicturePlan> pictures;
   std::optional<SoundPlan> sounds;
+  std::optional<TextPlan> texts;
   DLDeviceType device;  // what computes
   Digests digests;
 

@@ -2,6 +2,7 @@
 #include "picture_plan.h"
 
 #include <cstdint>
+#include <utility>
 
 #include "plan_numbers.h"
 
@@ -49,9 +50,32 @@ pictures::Plan ReadPlan(const JsonNode& node) {
   plan.nms = Real(node.Get("nms"));
   plan.score = Real(node.Get("score"));
   if (node.Has("blank")) plan.blank = Whole(node.Get("blank"));  // of labels only
+  for (const auto& [name, field] : {std::pair<const char*, int32_t*>{"beam", &plan.beam},
+                                    {"points", &plan.points},
+                                    {"point_numbers", &plan.point_numbers},
+                                    {"prototypes", &plan.prototypes},
+                                    {"mask_width", &plan.mask_width},
+                                    {"mask_height", &plan.mask_height}}) {
+    if (node.Has(name)) *field = Whole(node.Get(name));
+  }
   pictures::Reason reason;
   if (!pictures::CheckPlan(plan, &reason)) node.Fail(reason.text);
   return plan;
+}
+
+// The output of prototypes is another one than that of the boxes.
+void CheckMasks(const JsonNode& table, const PicturePlan& steps, const std::vector<TensorSpec>& outputs) {
+  const pictures::Plan& plan = steps.plan;
+  if ((plan.prototypes > 0) != (steps.masks >= 0)) table.Fail("has prototypes without their output, or the reverse");
+  if (steps.masks < 0) return;
+  if (steps.masks >= static_cast<int64_t>(outputs.size()) || steps.masks == steps.output) {
+    table.Get("mask_output").Fail("is not an output of prototypes");
+  }
+  const TensorSpec& output = outputs[static_cast<size_t>(steps.masks)];
+  if (output.dtype != FindNamedDType("float32") || output.bound.axis >= 0 ||
+      CountElements(output) != int64_t{plan.prototypes} * plan.mask_width * plan.mask_height) {
+    table.Fail("does not fit the model's prototypes");
+  }
 }
 
 }  // namespace
@@ -60,7 +84,8 @@ PicturePlan ReadPicturePlan(const JsonNode& node, const std::vector<TensorSpec>&
                             const std::vector<TensorSpec>& outputs) {
   const JsonNode table = node.Get("plan");
   const int64_t space = table.Has("space") ? table.Get("space").Integer() : -1;
-  PicturePlan result{ReadPlan(table), table.Get("output").Integer(), space, node.TextList("labels")};
+  const int64_t masks = table.Has("mask_output") ? table.Get("mask_output").Integer() : -1;
+  PicturePlan result{ReadPlan(table), table.Get("output").Integer(), space, node.TextList("labels"), masks};
   const pictures::Plan& plan = result.plan;
   const int64_t channels = plan.order == pictures::kAsGray ? 1 : pictures::kChannels;
   const bool fits = inputs.size() == 1 && inputs[0].dtype == FindNamedDType(kElements[plan.element]) &&
@@ -74,11 +99,13 @@ PicturePlan ReadPicturePlan(const JsonNode& node, const std::vector<TensorSpec>&
     table.Get("output").Fail("is not an output");
   }
   const TensorSpec& output = outputs[static_cast<size_t>(result.output)];
-  const int64_t others = plan.head == pictures::kYoloRows ? 5 : plan.head == pictures::kYoloColumns ? 4 : 0;
+  const int64_t box = plan.head == pictures::kYoloRows ? 5 : plan.head == pictures::kYoloColumns ? 4 : 0;
+  const int64_t others = box + plan.points * plan.point_numbers + plan.prototypes;
   if (output.dtype != FindNamedDType("float32") || output.bound.axis >= 0 ||
       CountElements(output) != (plan.classes + others) * int64_t{plan.candidates}) {
     table.Fail("does not fit the model's output");
   }
+  CheckMasks(table, result, outputs);
   const bool is_text = plan.head == pictures::kLabels;
   if ((is_text || !result.labels.empty()) && result.labels.size() != static_cast<size_t>(plan.classes)) {
     node.Get("labels").Fail("must have one label for each class");

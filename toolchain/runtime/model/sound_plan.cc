@@ -1,6 +1,7 @@
 // See sound_plan.h. The words are those of toolchain/sounds/plan.py.
 #include "sound_plan.h"
 
+#include <algorithm>
 #include <cstdint>
 
 #include "plan_numbers.h"
@@ -48,6 +49,7 @@ sounds::Plan ReadPlan(const JsonNode& node, SoundPlan* result) {
   plan.resample = node.Get("resample").Truth() ? 1 : 0;
   plan.samples = Whole(node.Get("samples"));
   plan.hop = Whole(node.Get("hop"));
+  if (node.Has("context")) plan.context = Whole(node.Get("context"));
   ReadFeatures(node, &plan);
   plan.bands_first = Choice(node.Get("layout"), kSoundLayouts);
   plan.element = Choice(node.Get("dtype"), kSoundElements);
@@ -59,6 +61,7 @@ sounds::Plan ReadPlan(const JsonNode& node, SoundPlan* result) {
   plan.classes = Whole(node.Get("classes"));
   plan.candidates = Whole(node.Get("candidates"));
   plan.blank = Whole(node.Get("blank"));
+  if (node.Has("beam")) plan.beam = Whole(node.Get("beam"));
   result->output = node.Get("output").Integer();
   result->space = node.Get("space").Integer();
   sounds::Reason reason;
@@ -66,18 +69,29 @@ sounds::Plan ReadPlan(const JsonNode& node, SoundPlan* result) {
   return plan;
 }
 
+// The first input that is not a state.
+size_t FindInput(size_t inputs, const std::vector<StatePair>& states) {
+  for (size_t i = 0; i < inputs; ++i) {
+    const auto is_it = [i](const StatePair& pair) { return pair.input == i; };
+    if (std::none_of(states.begin(), states.end(), is_it)) return i;
+  }
+  return 0;
+}
+
 }  // namespace
 
 SoundPlan ReadSoundPlan(const JsonNode& node, const std::vector<TensorSpec>& inputs,
-                        const std::vector<TensorSpec>& outputs) {
+                        const std::vector<TensorSpec>& outputs, const std::vector<StatePair>& states) {
   const JsonNode table = node.Get("plan");
-  SoundPlan result{{}, -1, -1, node.TextList("labels")};
+  SoundPlan result{{}, -1, -1, node.TextList("labels"), FindInput(inputs.size(), states)};
   result.plan = ReadPlan(table, &result);
   const sounds::Plan& plan = result.plan;
   const int64_t bands = plan.coefficients > 0 ? plan.coefficients : plan.mels;
-  const bool fits = inputs.size() == 1 && inputs[0].dtype == FindNamedDType(kSoundElements[plan.element]) &&
-                    CountElements(inputs[0]) == bands * plan.frames;
+  const bool fits = inputs.size() == states.size() + 1 &&
+                    inputs[result.input].dtype == FindNamedDType(kSoundElements[plan.element]) &&
+                    CountElements(inputs[result.input]) == bands * plan.frames;
   if (!fits) table.Fail("does not fit the model's input");
+  if (!states.empty() && plan.hop == 0) table.Get("hop").Fail("is 0, and the model has a state");
   if (plan.head == sounds::kNoHead) {
     if (result.output != -1 || !result.labels.empty()) table.Fail("reads an output without a head");
     return result;
@@ -86,6 +100,9 @@ SoundPlan ReadSoundPlan(const JsonNode& node, const std::vector<TensorSpec>& inp
     table.Get("output").Fail("is not an output");
   }
   const TensorSpec& output = outputs[static_cast<size_t>(result.output)];
+  for (const StatePair& pair : states) {
+    if (pair.output == static_cast<size_t>(result.output)) table.Get("output").Fail("is a state");
+  }
   if (output.dtype != FindNamedDType("float32") || output.bound.axis >= 0 ||
       CountElements(output) != int64_t{plan.classes} * plan.candidates) {
     table.Fail("does not fit the model's output");

@@ -11,7 +11,7 @@ namespace edge {
 
 // Faults are kExitInput, also where it does not fit the inputs and outputs.
 SoundPlan ReadSoundPlan(const JsonNode& node, const std::vector<TensorSpec>& inputs,
-                        const std::vector<TensorSpec>& outputs);
+                        const std::vector<TensorSpec>& outputs, const std::vector<StatePair>& states);
 
 }  // namespace edge
 

@@ -51,4 +51,19 @@ HOST_API int pictures_find(Pipeline* pipeline, int32_t width, int32_t height, co
   *found = pipeline->objects().size();
   return 0;
 }
+
+// The key points of the objects that were found last.
+HOST_API void pictures_points(Pipeline* pipeline, const pictures::Point** points, size_t* count) {
+  *points = pipeline->points().data();
+  *count = pipeline->points().size();
+}
+
+// The pixels of the mask of such an object, and the mask, unless it is null.
+HOST_API int pictures_mask(Pipeline* pipeline, size_t object, const float* prototypes, size_t count,
+                           pictures::Area* area, uint8_t* mask, Reason* reason) {
+  if (object >= pipeline->objects().size()) return reason->Is("there is no such object") ? 0 : 1;
+  *area = pipeline->MaskArea(object);
+  const size_t stride = static_cast<size_t>(area->width);
+  return mask == nullptr || pipeline->FillMask(object, prototypes, count, mask, stride, reason) ? 0 : 1;
+}
 }

@@ -20,12 +20,28 @@ float Overlap(const Object& one, const Object& other) {
   return shared / (areas - shared);
 }
 
+// A place on the model's input as one of the picture, and not beyond its edges.
+float Back(float value, int32_t offset, double ratio, int32_t size) {
+  const float moved = (value - static_cast<float>(offset)) / static_cast<float>(ratio);
+  return std::clamp(moved, 0.0f, static_cast<float>(size));
+}
+
+// Numbers of a box beside its classes.
+size_t OthersOf(const Plan& plan) {
+  const size_t box = plan.head == kYoloRows ? 5 : plan.head == kYoloColumns ? 4 : 0;
+  return box + static_cast<size_t>(plan.points) * static_cast<size_t>(plan.point_numbers) +
+         static_cast<size_t>(plan.prototypes);
+}
+
 }  // namespace
 
 bool Pipeline::Find(int32_t width, int32_t height, const float* output, size_t count, Reason* reason) {
   objects_.clear();
+  found_.clear();
+  points_.clear();
+  coefficients_.clear();
   if (plan_.head == kNoHead) return true;
-  const size_t others = plan_.head == kYoloRows ? 5 : plan_.head == kYoloColumns ? 4 : 0;
+  const size_t others = OthersOf(plan_);
   const size_t expected = (static_cast<size_t>(plan_.classes) + others) * static_cast<size_t>(plan_.candidates);
   if (output == nullptr || count != expected) {
     return reason->Is("the model's output has %zu numbers, and the pipeline reads %zu", count, expected);
@@ -34,35 +50,42 @@ bool Pipeline::Find(int32_t width, int32_t height, const float* output, size_t c
     steps::RankClasses({plan_.classes, plan_.softmax, plan_.most, plan_.score}, output, &objects_);
     return true;
   }
+  if (plan_.head == kLabels && plan_.beam > 0) return search_.Read(output, &objects_, reason);
   if (plan_.head == kLabels) {
     steps::ReadLabels({plan_.candidates, plan_.classes, plan_.blank, 0}, output, &objects_);
     return true;
   }
-  Placement place;
-  if (width < 1 || height < 1 || !Place(plan_, width, height, &place, reason)) return false;
+  if (width < 1 || height < 1 || !Place(plan_, width, height, &place_, reason)) return false;
+  picture_width_ = width;
+  picture_height_ = height;
   FindBoxes(output);
   Suppress();
-  const auto back = [](float value, int32_t offset, double ratio, int32_t size) {
-    const float moved = (value - static_cast<float>(offset)) / static_cast<float>(ratio);
-    return std::clamp(moved, 0.0f, static_cast<float>(size));
-  };
+  FindPoints(output);
+  FindCoefficients(output);
   for (Object& object : objects_) {
-    object.left = back(object.left, place.left, place.ratio_x, width);
-    object.right = back(object.right, place.left, place.ratio_x, width);
-    object.top = back(object.top, place.top, place.ratio_y, height);
-    object.bottom = back(object.bottom, place.top, place.ratio_y, height);
+    object.left = Back(object.left, place_.left, place_.ratio_x, width);
+    object.right = Back(object.right, place_.left, place_.ratio_x, width);
+    object.top = Back(object.top, place_.top, place_.ratio_y, height);
+    object.bottom = Back(object.bottom, place_.top, place_.ratio_y, height);
   }
   return true;
 }
 
+// A number of a box: a row is a box, or else a column.
+float Pipeline::NumberOf(const float* output, size_t box, size_t number) const {
+  if (plan_.head == kYoloColumns) return output[number * static_cast<size_t>(plan_.candidates) + box];
+  return output[box * (static_cast<size_t>(plan_.classes) + OthersOf(plan_)) + number];
+}
+
 void Pipeline::FindBoxes(const float* output) {
-  const bool by_rows = plan_.head == kYoloRows;  // a row is a box, or else a column
+  const bool by_rows = plan_.head == kYoloRows;
   const size_t boxes = static_cast<size_t>(plan_.candidates), classes = static_cast<size_t>(plan_.classes);
-  const size_t first = by_rows ? 5 : 4, values = classes + first;
+  const size_t first = by_rows ? 5 : 4, values = classes + OthersOf(plan_);
   const auto at = [&](size_t box, size_t value) {
     return output[by_rows ? box * values + value : value * boxes + box];
   };
   candidates_.clear();
+  boxes_.clear();
   for (size_t box = 0; box < boxes; ++box) {
     Object object = {0, -INFINITY, 0, 0, 0, 0};
     for (size_t label = 0; label < classes; ++label) {
@@ -78,7 +101,9 @@ void Pipeline::FindBoxes(const float* output) {
     const bool is_box = object.right > object.left && object.bottom > object.top &&
                         std::isfinite(object.left) && std::isfinite(object.top) &&
                         std::isfinite(object.right) && std::isfinite(object.bottom);
-    if (is_box) candidates_.push_back(object);
+    if (!is_box) continue;
+    candidates_.push_back(object);
+    boxes_.push_back(static_cast<int32_t>(box));
   }
 }
 
@@ -98,7 +123,35 @@ void Pipeline::Suppress() {
     const bool is_new = std::none_of(objects_.begin(), objects_.end(), [&](const Object& kept) {
       return kept.label == candidate.label && Overlap(kept, candidate) > plan_.nms;
     });
-    if (is_new) objects_.push_back(candidate);
+    if (!is_new) continue;
+    objects_.push_back(candidate);
+    found_.push_back(boxes_[static_cast<size_t>(rank)]);
+  }
+}
+
+// A point that is not a number lies at the corner, and is not seen.
+void Pipeline::FindPoints(const float* output) {
+  const size_t first = static_cast<size_t>(plan_.classes) + (plan_.head == kYoloRows ? 5 : 4);
+  const size_t numbers = static_cast<size_t>(plan_.point_numbers);
+  for (const int32_t box : found_) {
+    for (size_t point = 0; point < static_cast<size_t>(plan_.points); ++point) {
+      const auto number = [&](size_t i) {
+        return NumberOf(output, static_cast<size_t>(box), first + point * numbers + i);
+      };
+      const Point found = {Back(number(0), place_.left, place_.ratio_x, picture_width_),
+                           Back(number(1), place_.top, place_.ratio_y, picture_height_), numbers > 2 ? number(2) : 1};
+      const bool is_point = std::isfinite(found.x) && std::isfinite(found.y) && std::isfinite(found.score);
+      points_.push_back(is_point ? found : Point{0, 0, 0});
+    }
+  }
+}
+
+void Pipeline::FindCoefficients(const float* output) {
+  const size_t first = static_cast<size_t>(plan_.classes) + (plan_.head == kYoloRows ? 5 : 4);
+  for (const int32_t box : found_) {
+    for (size_t i = 0; i < static_cast<size_t>(plan_.prototypes); ++i) {
+      coefficients_.push_back(NumberOf(output, static_cast<size_t>(box), first + i));
+    }
   }
 }
 

@@ -29,6 +29,11 @@ constexpr int64_t kMostPixels = int64_t{1} << 26;  // of a picture
 constexpr int32_t kLargestInput = 4096;           // side of a model's input
 constexpr int32_t kMostObjects = 1000;
 constexpr int32_t kMostCandidates = 1 << 20;
+constexpr int32_t kMostPoints = 1024;  // of an object
+constexpr int32_t kMostPointNumbers = 3;
+constexpr int32_t kMostPrototypes = 256;      // of masks
+constexpr int32_t kLargestPrototype = 1024;  // side of one
+constexpr int64_t kMostExtras = int64_t{1} << 20;  // key points, or coefficients of masks, of all objects
 constexpr int kFilterBits = 22;  // binary digits of a weight in Pillow
 
 struct Operation {
@@ -52,13 +57,28 @@ struct Plan {
   int32_t operations;      // number of them; they are applied in order
   Operation operation[kMostOperations];
   int32_t head;        // Head
-  int32_t softmax;     // kClasses: whether scores are the softmax of the output
+  int32_t softmax;     // whether scores are the softmax of the output
   int32_t most;        // objects of a result
   int32_t classes;     // of the output
   int32_t candidates;  // boxes of the output; kClasses: 1; kLabels: its rows
   float nms;           // boxes of a class that overlap more (intersection over union) are the same object
   float score;         // objects have a higher score
   int32_t blank;       // kLabels: class without a label
+  int32_t beam;        // kLabels: width of the search; 0: the best label of each row
+  int32_t points;         // key points of a box, after its classes
+  int32_t point_numbers;  // of each: x, y, and its share of being visible if there are 3
+  int32_t prototypes;     // of masks: a box has a coefficient of each, after its classes
+  int32_t mask_width, mask_height;  // of a prototype, which lies on the model's input
+};
+
+// A place in pixels of the picture, and how sure it is that it can be seen.
+struct Point {
+  float x, y, score;
+};
+
+// The pixels of a picture that lie in an object's box.
+struct Area {
+  int32_t left, top, width, height;
 };
 
 // Memory of the caller. Strides are the bytes from a row to the next one; 0: rows without gaps.
@@ -135,6 +155,16 @@ class Pipeline {
   // Those of the last call, the best first.
   const std::vector<Object>& objects() const { return objects_; }
 
+  // The key points of these objects, `points` of each.
+  const std::vector<Point>& points() const { return points_; }
+
+  // The pixels of an object's mask, those of its box; there may be none.
+  Area MaskArea(size_t object) const;
+
+  // Writes a byte for each of these pixels, 1 where the object is. `prototypes` are those of the same run, `count`
+  // floats, and a row begins `stride` bytes after the one before.
+  bool FillMask(size_t object, const float* prototypes, size_t count, uint8_t* mask, size_t stride, Reason* reason);
+
   size_t input_bytes() const;
 
  private:
@@ -157,10 +187,15 @@ class Pipeline {
   void Floating(const Rows& rows, Value* input);
   void MakeTable();
   float Computed(float level, int32_t channel) const;
+  float NumberOf(const float* output, size_t box, size_t number) const;
   void FindBoxes(const float* output);
   void Suppress();
+  void FindPoints(const float* output);
+  void FindCoefficients(const float* output);
+  void AddPrototypes(const float* coefficients, const float* prototypes, const Area& area);
 
   const Plan plan_;
+  steps::BeamSearch search_;
   int32_t channels_;
   int32_t known_width_ = 0, known_height_ = 0;  // for which the axes are
   Axis x_, y_;
@@ -169,7 +204,12 @@ class Pipeline {
   std::vector<int32_t> sums_[2];
   std::vector<float> blend_[2], row_;
   std::vector<Object> objects_, candidates_;
-  std::vector<int32_t> ranks_;
+  std::vector<int32_t> ranks_, boxes_, found_;  // of candidates and of objects: numbers of their boxes
+  std::vector<Point> points_;
+  std::vector<float> coefficients_;
+  std::vector<double> logits_;
+  Placement place_ = {};  // of the last picture
+  int32_t picture_width_ = 0, picture_height_ = 0;
 };
 
 }  // namespace pictures

@@ -20,6 +20,22 @@ constexpr int64_t kMostFiltered = int64_t{1} << 28;  // bytes of a picture that 
 
 }  // namespace
 
+namespace {
+
+// What a box has beside its classes; only boxes have any.
+bool CheckExtras(const Plan& plan) {
+  const auto within = [](int64_t value, int64_t low, int64_t high) { return value >= low && value <= high; };
+  const bool is_yolo = plan.head == kYoloRows || plan.head == kYoloColumns;
+  const int32_t points = is_yolo ? kMostPoints : 0, prototypes = is_yolo && plan.points == 0 ? kMostPrototypes : 0;
+  const int32_t side = plan.prototypes > 0 ? kLargestPrototype : 0;
+  return within(plan.points, 0, points) && within(plan.prototypes, 0, prototypes) &&
+         within(plan.point_numbers, plan.points > 0 ? 2 : 0, plan.points > 0 ? kMostPointNumbers : 0) &&
+         within(plan.mask_width, std::min(side, 1), side) && within(plan.mask_height, std::min(side, 1), side) &&
+         within(int64_t{plan.most} * std::max(plan.points, plan.prototypes), 0, kMostExtras);
+}
+
+}  // namespace
+
 bool CheckPlan(const Plan& plan, Reason* reason) {
   const auto within = [](int32_t value, int32_t low, int32_t high) { return value >= low && value <= high; };
   bool ok = within(plan.width, 1, kLargestInput) && within(plan.height, 1, kLargestInput) &&
@@ -32,7 +48,10 @@ bool CheckPlan(const Plan& plan, Reason* reason) {
     ok = ok && within(plan.short_side, std::max(plan.width, plan.height), 2 * kLargestInput);
   }
   if (plan.head != kNoHead) ok = ok && plan.most > 0 && plan.classes > 0 && plan.candidates > 0;
-  if (plan.head == kLabels) ok = ok && plan.most == plan.candidates && within(plan.blank, 0, plan.classes - 1);
+  if (plan.head == kLabels) {
+    ok = ok && plan.most == plan.candidates && within(plan.blank, 0, plan.classes - 1) &&
+         within(plan.beam, 0, steps::kWidestBeam) && int64_t{plan.beam} * plan.candidates <= steps::kMostBeamRows;
+  }
   for (int32_t i = 0; ok && i < plan.operations; ++i) {
     const Operation& operation = plan.operation[i];
     ok = within(operation.kind, kMultiply, kDivide);
@@ -40,16 +59,24 @@ bool CheckPlan(const Plan& plan, Reason* reason) {
       ok = ok && std::isfinite(value) && (operation.kind != kDivide || value != 0);
     }
   }
-  ok = ok && std::isfinite(plan.nms) && std::isfinite(plan.score);
+  ok = ok && std::isfinite(plan.nms) && std::isfinite(plan.score) && CheckExtras(plan);
   return ok || reason->Is("the release's pipeline has a number that is out of range");
 }
 
-Pipeline::Pipeline(const Plan& plan) : plan_(plan), channels_(plan.order == kAsGray ? 1 : kChannels) {
+Pipeline::Pipeline(const Plan& plan)
+    : plan_(plan),
+      search_({plan.candidates, plan.classes, plan.blank, 0}, plan.head == kLabels ? plan.beam : 0, plan.softmax != 0),
+      channels_(plan.order == kAsGray ? 1 : kChannels) {
   MakeTable();
   objects_.reserve(static_cast<size_t>(plan.most));
   if (plan.head == kYoloRows || plan.head == kYoloColumns) {
     candidates_.reserve(static_cast<size_t>(plan.candidates));
     ranks_.reserve(static_cast<size_t>(plan.candidates));
+    boxes_.reserve(static_cast<size_t>(plan.candidates));
+    found_.reserve(static_cast<size_t>(plan.most));
+    points_.reserve(static_cast<size_t>(plan.most) * static_cast<size_t>(plan.points));
+    coefficients_.reserve(static_cast<size_t>(plan.most) * static_cast<size_t>(plan.prototypes));
+    logits_.resize(static_cast<size_t>(plan.mask_width) * static_cast<size_t>(plan.mask_height));
   }
 }
 

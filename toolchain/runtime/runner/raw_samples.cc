@@ -17,6 +17,7 @@ using edge::Fault;
 using edge::kExitInput;
 
 constexpr int64_t kObjectNumbers = 6;  // of an object
+constexpr int32_t kMostMasks = 4;  // as toolchain/device/objects.py has it
 
 std::variant<edge_image, edge_audio> SampleIn(const edge::SafetensorsFile& file, const std::string& name) {
   const auto found = file.entries().find(name);
@@ -81,7 +82,27 @@ void RawSamples::Run(int64_t sample) {
     const edge_object& object = found.objects[i];
     objects_.insert(objects_.end(), {static_cast<float>(object.number), object.score, object.left, object.top,
                                      object.right, object.bottom});
+    for (int32_t point = 0; point < object.point_count; ++point) {
+      const edge_point& place = object.points[point];
+      points_.insert(points_.end(), {place.x, place.y, place.score});
+    }
   }
+  last_count_ = found.count;
+}
+
+// The masks of the first objects of the last picture, one after the other; none where the release has none.
+std::vector<uint8_t> RawSamples::Masks() const {
+  std::vector<uint8_t> masks;
+  for (int32_t i = 0; i < std::min(last_count_, kMostMasks); ++i) {
+    edge_mask mask = EDGE_MASK;
+    if (edge_object_mask(model_, i, &mask) == EDGE_USAGE) return {};
+    const size_t start = masks.size();
+    mask.bytes = static_cast<size_t>(mask.width) * static_cast<size_t>(mask.height);
+    masks.resize(start + mask.bytes);
+    mask.data = masks.data() + start;
+    Check(edge_object_mask(model_, i, &mask));
+  }
+  return masks;
 }
 
 void RawSamples::Write(const std::string& path, bool keep_input) const {
@@ -89,11 +110,17 @@ void RawSamples::Write(const std::string& path, bool keep_input) const {
   const int64_t total = static_cast<int64_t>(objects_.size()) / kObjectNumbers;
   tensors.emplace_back("objects", TensorOf("float32", {total, kObjectNumbers}, objects_.data()));
   tensors.emplace_back("counts", TensorOf("int64", {count()}, counts_.data()));
+  const int64_t points = static_cast<int64_t>(points_.size()) / 3;
+  if (points > 0) tensors.emplace_back("points", TensorOf("float32", {points, 3}, points_.data()));
   if (keep_input) {
     edge_tensor input = EDGE_TENSOR;
-    Check(edge_input(model_, 0, &input));
+    for (int32_t i = 0; i == 0 || input.state >= 0; ++i) Check(edge_input(model_, i, &input));  // beside a state
     const std::vector<int64_t> shape(input.shape, input.shape + input.rank);
     tensors.emplace_back("input", TensorOf(input.dtype, shape, static_cast<const char*>(input.data)));
+  }
+  const std::vector<uint8_t> masks = keep_input ? Masks() : std::vector<uint8_t>();
+  if (!masks.empty()) {
+    tensors.emplace_back("masks", TensorOf("uint8", {static_cast<int64_t>(masks.size())}, masks.data()));
   }
   edge::WriteSafetensors(path, tensors);
 }

@@ -26,14 +26,18 @@ class RawSamples {
   void Run(int64_t sample);
 
   // Writes `objects`, float32 of total x 6 (class, score, left, top, right, bottom), and `counts`, the objects
-  // of each sample; with `keep_input` also the `input` that was made of the last one.
+  // of each sample; where they have key points, also `points` of each object, float32 of N x 3 (x, y, score). With
+  // `keep_input` also the `input` that was made of the last one, and the `masks` of its first objects, if it has any.
   void Write(const std::string& path, bool keep_input) const;
 
  private:
+  std::vector<uint8_t> Masks() const;
+
   edge_model* model_;
   edge::SafetensorsFile file_;
   std::vector<std::variant<edge_image, edge_audio>> samples_;
-  std::vector<float> objects_;
+  std::vector<float> objects_, points_;
+  int32_t last_count_ = 0;  // objects of the last sample
   std::vector<int64_t> counts_;
 };
 

@@ -53,35 +53,26 @@ _Task = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32)
 _Execute = ctypes.CFUNCTYPE(None, ctypes.c_void_p, _Task, ctypes.c_void_p, ctypes.c_int32)
 
 
+# The types of fields; capital letters are pointers to them, and of F its point of x, y and a score.
+_TYPES: dict[str, Any] = {"z": ctypes.c_size_t, "i": ctypes.c_int32, "q": ctypes.c_int64, "f": ctypes.c_float}
+_TYPES |= {"s": ctypes.c_char_p, "p": ctypes.c_void_p, "x": _Execute, "F": ctypes.POINTER(ctypes.c_float * 3)}
+_TYPES |= {kind.upper(): ctypes.POINTER(_TYPES[kind]) for kind in "iq"}
+
+
+def _fields(text: str) -> list[tuple[str, Any]]:
+    """Return the fields of a struct of edge_model.h: for each type its names."""
+    parts = [part.split() for part in text.split(";")]
+    return [(name, _TYPES[kind]) for kind, *names in parts for name in names]
+
+
 class _Options(ctypes.Structure):
-    _fields_ = (
-        ("size", ctypes.c_size_t),
-        ("threads", ctypes.c_int32),
-        ("pin", ctypes.c_int32),
-        ("spin_us", ctypes.c_int32),
-        ("trust", ctypes.c_char_p),
-        ("priority", ctypes.c_int32),
-        ("cpu_count", ctypes.c_int32),
-        ("cpus", ctypes.POINTER(ctypes.c_int32)),
-        ("executor", _Execute),
-        ("executor_context", ctypes.c_void_p),
-        ("own_threads", ctypes.c_int32),
+    _fields_ = _fields(
+        "z size; i threads pin spin_us; s trust; i priority cpu_count; I cpus; x executor; p context; i own_threads"
     )
 
 
 class _Tensor(ctypes.Structure):
-    _fields_ = (
-        ("size", ctypes.c_size_t),
-        ("name", ctypes.c_char_p),
-        ("dtype", ctypes.c_char_p),
-        ("rank", ctypes.c_int32),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("data", ctypes.c_void_p),
-        ("bytes", ctypes.c_size_t),
-        ("bound_axis", ctypes.c_int32),
-        ("valid", ctypes.c_int64),
-        ("state", ctypes.c_int32),
-    )
+    _fields_ = _fields("z size; s name dtype; i rank; Q shape; p data; z bytes; i bound_axis; q valid; i state")
 
     def array(self) -> np.ndarray[Any, Any]:
         """Return what it holds, without a copy."""
@@ -94,63 +85,38 @@ class _Tensor(ctypes.Structure):
 
 
 class _Shape(ctypes.Structure):
-    _fields_ = (("input", ctypes.c_int32), ("rank", ctypes.c_int32), ("sizes", ctypes.POINTER(ctypes.c_int64)))
+    _fields_ = _fields("i input rank; Q sizes")
 
 
 class _Image(ctypes.Structure):
-    _fields_ = (
-        ("size", ctypes.c_size_t),
-        ("format", ctypes.c_int32),
-        ("width", ctypes.c_int32),
-        ("height", ctypes.c_int32),
-        ("data", ctypes.c_void_p),
-        ("bytes", ctypes.c_size_t),
-        ("stride", ctypes.c_size_t),
-        ("chroma", ctypes.c_void_p),
-        ("chroma_bytes", ctypes.c_size_t),
-        ("chroma_stride", ctypes.c_size_t),
-    )
+    _fields_ = _fields("z size; i format width height; p data; z bytes stride; p chroma; z chroma_bytes chroma_stride")
 
 
 class _Audio(ctypes.Structure):
-    _fields_ = (
-        ("size", ctypes.c_size_t),
-        ("format", ctypes.c_int32),
-        ("rate", ctypes.c_int32),
-        ("channels", ctypes.c_int32),
-        ("data", ctypes.c_void_p),
-        ("bytes", ctypes.c_size_t),
-    )
+    _fields_ = _fields("z size; i format rate channels; p data; z bytes")
 
 
 class _Object(ctypes.Structure):
-    _fields_ = (
-        ("number", ctypes.c_int32),
-        ("score", ctypes.c_float),
-        ("left", ctypes.c_float),
-        ("top", ctypes.c_float),
-        ("right", ctypes.c_float),
-        ("bottom", ctypes.c_float),
-        ("label", ctypes.c_char_p),
-    )
+    _fields_ = _fields("i number; f score left top right bottom; s label; i point_count; F points")
+
+
+class _Mask(ctypes.Structure):
+    _fields_ = _fields("z size; i left top width height; p data; z bytes stride")
 
 
 class _Objects(ctypes.Structure):
-    _fields_ = (
-        ("size", ctypes.c_size_t),
-        ("count", ctypes.c_int32),
-        ("object_size", ctypes.c_size_t),
-        ("objects", ctypes.c_void_p),
-        ("text", ctypes.c_char_p),
-    )
+    _fields_ = _fields("z size; i count; z object_size; p objects; s text")
 
     def read(self) -> list[Object]:
         """Copy the objects from the model's memory."""
-        objects = [_Object.from_address(self.objects + i * self.object_size) for i in range(self.count)]
-        return [
-            Object(item.number, item.label.decode(), item.score, item.left, item.top, item.right, item.bottom)
-            for item in objects
-        ]
+        has_points = self.object_size >= ctypes.sizeof(_Object)  # not in libraries from before there were any
+        found = []
+        for number in range(self.count):
+            item = _Object.from_address(self.objects + number * self.object_size)
+            points = tuple(tuple(item.points[i]) for i in range(item.point_count)) if has_points else ()
+            sides = item.left, item.top, item.right, item.bottom
+            found.append(Object(item.number, item.label.decode(), item.score, *sides, points))
+        return found
 
 
 class Object(NamedTuple):
@@ -166,6 +132,15 @@ class Object(NamedTuple):
     top: float
     right: float
     bottom: float
+    points: tuple[tuple[float, ...], ...] = ()  # key points: x, y, and how sure it is that they can be seen
+
+
+class Mask(NamedTuple):
+    """The pixels of an object: uint8 of (height, width), 1 where it is, at `left`, `top` in the picture."""
+
+    left: int
+    top: int
+    pixels: np.ndarray[Any, Any]
 
 
 class Heard(NamedTuple):
@@ -175,15 +150,18 @@ class Heard(NamedTuple):
     text: str  # empty where the release reads no text
 
 
+class Window(NamedTuple):
+    """What was heard in a window of a stream, which begins `number` times the hop after the stream."""
+
+    number: int
+    objects: list[Object]
+
+
+_Take = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(_Objects))
+
+
 class _Release(ctypes.Structure):
-    _fields_ = (
-        ("size", ctypes.c_size_t),
-        ("name", ctypes.c_char_p),
-        ("digest", ctypes.c_char_p),
-        ("folder", ctypes.c_char_p),
-        ("sequence", ctypes.c_int64),
-        ("weights", ctypes.c_char_p),
-    )
+    _fields_ = _fields("z size; s name digest folder; q sequence; s weights")
 
 
 def _library(path: str | os.PathLike[str] | None) -> ctypes.CDLL:
@@ -435,6 +413,20 @@ class Model:
         number = FORMATS.index(format) + 1
         return self._run_image(_Image(ctypes.sizeof(_Image), number, width, height, array.ctypes.data, array.nbytes))
 
+    def mask(self, number: int) -> Mask:
+        """Return the mask of an object of the last picture, by its number from 0, before the model runs again.
+
+        Raises:
+            EdgeError: There is no such object, or the release has no masks.
+        """
+        self._opened()
+        mask = _Mask(ctypes.sizeof(_Mask))
+        self._call("edge_object_mask", self._model, number, ctypes.byref(mask))
+        pixels = np.zeros((mask.height, mask.width), np.uint8)
+        mask.data, mask.bytes = pixels.ctypes.data, pixels.nbytes
+        self._call("edge_object_mask", self._model, number, ctypes.byref(mask))
+        return Mask(mask.left, mask.top, pixels)
+
     def decode_image(self, file: bytes) -> np.ndarray[Any, Any]:
         """Decode a JPEG or PNG file as `run_image` does; returns its RGB pixels, (height, width, 3).
 
@@ -466,17 +458,52 @@ class Model:
         """
         self._opened()
         if isinstance(sound, bytes):
-            array, number, channels = np.frombuffer(sound, np.uint8), 1, 0
+            array = np.frombuffer(sound, np.uint8)
+            audio = _Audio(ctypes.sizeof(_Audio), 1, 0, 0, array.ctypes.data, array.nbytes)
         else:
             array = np.ascontiguousarray(sound)
-            number, channels = SOUNDS.get(str(array.dtype), 0), array.shape[1] if array.ndim > 1 else 1
-            if not number or array.ndim not in {1, 2} or rate < 1:
-                raise ValueError(f"a sound of {array.dtype}{list(array.shape)} needs its rate, and int16 or float32")
-        audio = _Audio(ctypes.sizeof(_Audio), number, rate, channels, array.ctypes.data, array.nbytes)
+            audio = _samples(array, rate)
         found = _Objects(ctypes.sizeof(_Objects))
         self._call("edge_run_audio", self._model, ctypes.byref(audio), ctypes.byref(found))
         self.text = (found.text or b"").decode()
         return Heard(found.read(), self.text)
+
+    def stream_audio(self, samples: np.ndarray[Any, Any], rate: int) -> list[Window]:
+        """Run the windows that the next samples of a stream complete, by the steps of the release.
+
+        Args:
+            samples: Any number of int16 or float32, of shape (samples,) or (samples, channels).
+            rate: Samples of a second.
+
+        Raises:
+            EdgeError: The samples or the release do not fit, and the stream is as it was; or the model failed.
+            ValueError: The array has another shape or type, or no rate.
+        """
+        array = np.ascontiguousarray(samples)
+        return self._stream("edge_stream_audio", ctypes.byref(_samples(array, rate)))
+
+    def end_stream(self) -> list[Window]:
+        """End the stream: zeros follow samples that had no window so far. The next samples begin another one.
+
+        Raises:
+            EdgeError: The model failed.
+        """
+        return self._stream("edge_end_stream")
+
+    def _stream(self, function: str, *audio: Any) -> list[Window]:
+        self._opened()
+        windows: list[Window] = []
+        take = _Take(lambda _, number, objects: windows.append(Window(number, objects.contents.read())))
+        self._call(function, self._model, *audio, take, None)
+        return windows
+
+    def text_of(self, numbers: Sequence[int]) -> str:
+        """Return the text of tokens, by their numbers in the vocabulary of the release; an EdgeError without one."""
+        self._opened()
+        text = ctypes.c_char_p()
+        array = (ctypes.c_int64 * len(numbers))(*numbers)
+        self._call("edge_text", self._model, array, ctypes.c_size_t(len(numbers)), ctypes.byref(text))
+        return (text.value or b"").decode()
 
     def outputs(self) -> dict[str, np.ndarray[Any, Any]]:
         """Return the outputs of the last run, by name, as `run` does."""
@@ -545,6 +572,14 @@ class Model:
         code = getattr(self._functions, function)(*arguments)
         if code != 0:
             raise EdgeError(code, self._functions.edge_error().decode(errors="replace"))
+
+
+def _samples(array: np.ndarray[Any, Any], rate: int) -> _Audio:
+    """Return a sound that is read from an array; it must stay until it was."""
+    number, channels = SOUNDS.get(str(array.dtype), 0), array.shape[1] if array.ndim > 1 else 1
+    if not number or array.ndim not in {1, 2} or rate < 1:
+        raise ValueError(f"a sound of {array.dtype}{list(array.shape)} needs its rate, and int16 or float32")
+    return _Audio(ctypes.sizeof(_Audio), number, rate, channels, array.ctypes.data, array.nbytes)
 
 
 def _file(contents: bytes) -> _Image:

@@ -19,13 +19,13 @@ HOST_API int sounds_open(sounds::Pipeline* pipeline, const sounds::Sound* sound,
   return pipeline->Open(*sound, windows, reason) ? 0 : 1;
 }
 
-HOST_API int sounds_prepare(sounds::Pipeline* pipeline, int32_t window, void* input, size_t bytes,
+HOST_API int sounds_prepare(sounds::Pipeline* pipeline, int64_t window, void* input, size_t bytes,
                             sounds::Reason* reason) {
   return pipeline->Prepare(window, input, bytes, reason) ? 0 : 1;
 }
 
 // The objects stay valid until the next call.
-HOST_API int sounds_find(sounds::Pipeline* pipeline, int32_t window, const float* output, size_t count,
+HOST_API int sounds_find(sounds::Pipeline* pipeline, int64_t window, const float* output, size_t count,
                          const sounds::Object** objects, size_t* found, sounds::Reason* reason) {
   if (!pipeline->Find(window, output, count, reason)) return 1;
   *objects = pipeline->objects().data();

@@ -19,7 +19,9 @@ bool HasSmallFactors(int32_t size) {
 }
 
 bool CheckFeatures(const Plan& plan) {
-  if (plan.convention == kSamples) return plan.frames == plan.samples && plan.mels == 1 && plan.coefficients == 0;
+  if (plan.convention == kSamples) {
+    return plan.frames == plan.samples && plan.mels == 1 && plan.coefficients == 0 && plan.fft == 0;
+  }
   const bool numbers = IsWithin(plan.fft, 2, kLargestFft) && HasSmallFactors(plan.fft) &&
                        IsWithin(plan.win, 2, plan.fft) && IsWithin(plan.step, 1, kLargestWindow) &&
                        IsWithin(plan.mels, 1, kMostBands) && IsWithin(plan.coefficients, 0, plan.mels) &&
@@ -37,7 +39,8 @@ bool CheckFeatures(const Plan& plan) {
 
 bool CheckPlan(const Plan& plan, Reason* reason) {
   bool ok = IsWithin(plan.rate, 1, kHighestRate) && IsWithin(plan.samples, 1, kLargestWindow) &&
-            IsWithin(plan.hop, 0, kLargestWindow) && IsWithin(plan.convention, kSamples, kKaldi) &&
+            IsWithin(plan.hop, 0, kLargestWindow) && IsWithin(plan.context, 0, plan.hop > 0 ? plan.samples - 1 : 0) &&
+            IsWithin(plan.convention, kSamples, kKaldi) &&
             IsWithin(plan.element, steps::kFloat32, steps::kInt8) &&
             IsWithin(plan.operations, 0, kMostOperations) && IsWithin(plan.head, kNoHead, kLabels) &&
             IsWithin(plan.most, 0, kMostScores) && IsWithin(plan.classes, 0, kMostScores) &&
@@ -47,7 +50,8 @@ bool CheckPlan(const Plan& plan, Reason* reason) {
   if (plan.head == kClasses) ok = ok && IsWithin(plan.most, 1, kMostObjects) && plan.classes > 0 && plan.candidates == 1;
   if (plan.head == kLabels) {
     ok = ok && IsWithin(plan.candidates, 1, kMostRows) && plan.most == plan.candidates && plan.hop == 0 &&
-         IsWithin(plan.blank, 0, plan.classes - 1);
+         IsWithin(plan.blank, 0, plan.classes - 1) && IsWithin(plan.beam, 0, steps::kWidestBeam) &&
+         int64_t{plan.beam} * plan.candidates <= steps::kMostBeamRows;
   }
   for (int32_t i = 0; ok && i < plan.operations; ++i) {
     const Operation& operation = plan.operation[i];
@@ -58,7 +62,10 @@ bool CheckPlan(const Plan& plan, Reason* reason) {
 }
 
 Pipeline::Pipeline(const Plan& plan)
-    : plan_(plan), bands_(plan.coefficients > 0 ? plan.coefficients : plan.mels), features_(plan) {
+    : plan_(plan),
+      bands_(plan.coefficients > 0 ? plan.coefficients : plan.mels),
+      features_(plan),
+      search_(Table(), plan.head == kLabels ? plan.beam : 0, plan.softmax != 0) {
   window_.resize(static_cast<size_t>(plan.samples));
   if (plan.convention != kSamples) {
     values_.resize(static_cast<size_t>(plan.frames) * static_cast<size_t>(plan.mels));
@@ -70,26 +77,36 @@ size_t Pipeline::input_bytes() const {
   return static_cast<size_t>(plan_.frames) * static_cast<size_t>(bands_) * steps::SizeOf(plan_.element);
 }
 
-bool Pipeline::Open(const Sound& sound, int32_t* windows, Reason* reason) {
-  total_ = 0;
-  Samples samples;
-  if (!sounds::Open(sound, &samples, reason)) return false;
+// Whether the rate is the model's, or becomes it.
+bool Pipeline::Admit(const Samples& samples, Reason* reason) {
   is_resampled_ = samples.rate != plan_.rate;
   if (is_resampled_ && !plan_.resample) {
     return reason->Is("the sound has %d Hz, and the model takes %d Hz: record it so, or build the release with "
                       "wav:rate=%d,resample=torchaudio", samples.rate, plan_.rate, plan_.rate);
   }
-  if (is_resampled_ && !resampler_.Prepare(samples.rate, plan_.rate, plan_.samples, reason)) return false;
+  return !is_resampled_ || resampler_.Prepare(samples.rate, plan_.rate, plan_.samples, reason);
+}
+
+// Windows of so many samples at the plan's rate: the end of the last one is not before theirs.
+int64_t Pipeline::CountWindows(int64_t total) const {
+  const int64_t more = std::max<int64_t>(total - (plan_.samples - plan_.context), 0);
+  return 1 + (more > 0 ? (more + plan_.hop - 1) / plan_.hop : 0);
+}
+
+bool Pipeline::Open(const Sound& sound, int32_t* windows, Reason* reason) {
+  EndStream();
+  total_ = 0;
+  Samples samples;
+  if (!sounds::Open(sound, &samples, reason) || !Admit(samples, reason)) return false;
   const int64_t total = is_resampled_ ? resampler_.Count(samples.count) : samples.count;
-  const int64_t more = std::max<int64_t>(total - plan_.samples, 0);
-  if (more > 0 && plan_.hop == 0) {
+  if (total > plan_.samples && plan_.hop == 0) {
     return reason->Is("the sound has %lld samples, and the model takes %d: shorten it, or build the release with "
                       "window:hop=%d", static_cast<long long>(total), plan_.samples, plan_.samples);
   }
-  const int64_t count = 1 + (more > 0 ? (more + plan_.hop - 1) / plan_.hop : 0);
-  if (count > kMostWindows) {
-    return reason->Is("the sound has %lld windows; at most %d are possible", static_cast<long long>(count),
-                      kMostWindows);
+  const int64_t count = CountWindows(total), most = kMostWindows / std::max(plan_.hop > 0 ? plan_.most : 1, 1);
+  if (count > most) {
+    return reason->Is("the sound has %lld windows; at most %lld are possible", static_cast<long long>(count),
+                      static_cast<long long>(most));
   }
   samples_ = samples;
   total_ = total;
@@ -97,12 +114,13 @@ bool Pipeline::Open(const Sound& sound, int32_t* windows, Reason* reason) {
   return true;
 }
 
-bool Pipeline::Fill(int32_t window) {
-  const int64_t first = int64_t{window} * plan_.hop;
+bool Pipeline::Fill(int64_t window) {
+  const int64_t first = FirstOf(window);
   if (!is_resampled_) return Decode(samples_, first, plan_.samples, window_.data());
-  const int64_t count = std::clamp<int64_t>(total_ - first, 0, plan_.samples);
+  const int64_t before = std::max<int64_t>(-first, 0);  // zeros, as those after the sound
+  const int64_t count = std::clamp<int64_t>(total_ - first, before, plan_.samples) - before;
   std::fill(window_.begin(), window_.end(), 0.0);
-  return count == 0 || resampler_.Run(samples_, first, count, window_.data());
+  return count == 0 || resampler_.Run(samples_, first + before, count, window_.data() + before);
 }
 
 void Pipeline::Normalize(bool each_band, double* values) const {
@@ -143,7 +161,7 @@ void Pipeline::Compute() {
   }
 }
 
-bool Pipeline::Prepare(int32_t window, void* input, size_t bytes, Reason* reason) {
+bool Pipeline::Prepare(int64_t window, void* input, size_t bytes, Reason* reason) {
   if (total_ == 0) return reason->Is("no sound is open");
   if (input == nullptr || bytes != input_bytes()) {
     return reason->Is("the model's input has %zu bytes, and the pipeline makes %zu", bytes, input_bytes());
@@ -173,18 +191,28 @@ bool Pipeline::Prepare(int32_t window, void* input, size_t bytes, Reason* reason
   return true;
 }
 
-bool Pipeline::Find(int32_t window, const float* output, size_t count, Reason* reason) {
+bool Pipeline::Find(int64_t window, const float* output, size_t count, Reason* reason) {
   if (window == 0) objects_.clear();
+  return Append(window, output, count, reason);
+}
+
+steps::LabelRows Pipeline::Table() const {
+  const double whole = static_cast<double>(plan_.samples) / plan_.rate;
+  return {plan_.candidates, plan_.classes, plan_.blank, plan_.candidates > 0 ? whole / plan_.candidates : 0};
+}
+
+bool Pipeline::Append(int64_t window, const float* output, size_t count, Reason* reason) {
   if (plan_.head == kNoHead) return true;
   const size_t expected = static_cast<size_t>(plan_.classes) * static_cast<size_t>(plan_.candidates);
   if (output == nullptr || count != expected) {
     return reason->Is("the model's output has %zu numbers, and the pipeline reads %zu", count, expected);
   }
-  const double whole = static_cast<double>(plan_.samples) / plan_.rate;
+  if (plan_.head == kLabels && plan_.beam > 0) return search_.Read(output, &objects_, reason);
   if (plan_.head == kLabels) {
-    steps::ReadLabels({plan_.candidates, plan_.classes, plan_.blank, whole / plan_.candidates}, output, &objects_);
+    steps::ReadLabels(Table(), output, &objects_);
     return true;
   }
+  const double whole = static_cast<double>(plan_.samples - plan_.context) / plan_.rate;
   const size_t first = objects_.size();
   constexpr float kLowest = -3.4028234663852886e38f;  // each finite score counts
   steps::RankClasses({plan_.classes, plan_.softmax, plan_.most, kLowest}, output, &objects_);

@@ -52,13 +52,11 @@ bool Resampler::Prepare(int32_t from, int32_t to, int32_t samples, Reason* reaso
 
 bool Resampler::Run(const Samples& samples, int64_t first, int64_t count, double* to) {
   const int64_t last = first + count - 1;
-  const int64_t begin = first / new_ * old_ + first_[static_cast<size_t>(first % new_)];
-  const int64_t end = last / new_ * old_ + first_[static_cast<size_t>(last % new_)] + taps_;
-  if (!Decode(samples, begin, end - begin, source_.data())) return false;
+  const int64_t begin = Begin(first);
+  if (!Decode(samples, begin, End(last) - begin, source_.data())) return false;
   for (int64_t i = first; i <= last; ++i) {
-    const int64_t phase = i % new_;
-    const double* from = source_.data() + (i / new_ * old_ + first_[static_cast<size_t>(phase)] - begin);
-    const double* weights = weights_.data() + phase * taps_;
+    const double* from = source_.data() + (Begin(i) - begin);
+    const double* weights = weights_.data() + i % new_ * taps_;
     *to++ = std::inner_product(from, from + taps_, weights, 0.0);
   }
   return true;

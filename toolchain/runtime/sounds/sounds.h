@@ -32,7 +32,7 @@ constexpr int32_t kLargestFft = 1 << 14;
 constexpr int32_t kLargestFactor = 7;    // of its size
 constexpr int32_t kMostBands = 1024;
 constexpr int32_t kMostFrames = 1 << 16;
-constexpr int32_t kMostWindows = 4096;   // of a sound
+constexpr int32_t kMostWindows = 1 << 20;  // of a sound, and their objects altogether; a stream has no limit
 constexpr int32_t kMostObjects = 100;    // of a window
 constexpr int32_t kMostRows = 1 << 16;   // of an output with labels
 constexpr int32_t kMostScores = 1 << 24;  // of an output
@@ -52,6 +52,7 @@ struct Plan {
   int32_t resample;  // whether sounds of another rate are resampled, as torchaudio does it, or refused
   int32_t samples;   // of a window, of which the model's input is made
   int32_t hop;       // samples from a window to the next one; 0: a longer sound is refused
+  int32_t context;   // samples of a window that lie before its own time; zeros before the first one
   int32_t convention;  // Convention; kSamples: the input has the samples themselves
   int32_t fft, win, step;  // sizes of the transform and of its window, and samples from a frame to the next one
   int32_t mels;          // bands of the spectrogram
@@ -65,11 +66,12 @@ struct Plan {
   int32_t operations;    // number of them; they are applied in order
   Operation operation[kMostOperations];
   int32_t head;        // Head
-  int32_t softmax;     // kClasses: whether scores are the softmax of the output
+  int32_t softmax;     // whether scores are the softmax of the output
   int32_t most;        // objects of a window
   int32_t classes;     // of the output
   int32_t candidates;  // its rows
   int32_t blank;       // kLabels: class without a label
+  int32_t beam;        // kLabels: width of the search; 0: the best label of each row
 };
 
 // Memory of the caller.
@@ -88,10 +90,13 @@ struct Samples {
   int32_t rate, channels;
   const uint8_t* data;
   int64_t count;  // of each channel
+  int64_t start;  // number of the first one: those of a stream before it are gone
 };
 
 // Checks a sound, and returns where its samples are; or else gives the reason.
 bool Open(const Sound& sound, Samples* samples, Reason* reason);
+
+bool IsFinite(const Samples& samples);
 
 // Decodes some samples to a mean over all channels, from -1 to 1; zeros before the first and after the last one.
 // False if one is not a finite number.
@@ -108,6 +113,10 @@ class Resampler {
   // Not again for the same rates.
   bool Prepare(int32_t from, int32_t to, int32_t samples, Reason* reason);
   int64_t Count(int64_t samples) const { return (samples * new_ + old_ - 1) / old_; }  // of the result
+  // The first sample that a sample of the result is made of, and the one after the last.
+  int64_t Begin(int64_t index) const { return index / new_ * old_ + first_[static_cast<size_t>(index % new_)]; }
+  int64_t End(int64_t index) const { return Begin(index) + taps_; }
+  size_t most() const { return source_.size(); }  // samples that a window is made of
   // Computes some samples of the result; false as of Decode.
   bool Run(const Samples& samples, int64_t first, int64_t count, double* to);
 
@@ -167,20 +176,44 @@ class Pipeline {
   // The plan was checked.
   explicit Pipeline(const Plan& plan);
 
-  // How many windows a sound has; false with the reason if it is refused. The sound stays open.
+  // How many windows a sound has; false with the reason if it is refused. The sound stays open, and a stream ends.
   bool Open(const Sound& sound, int32_t* windows, Reason* reason);
 
-  // Fills the model's input with a window of the open sound.
-  bool Prepare(int32_t window, void* input, size_t bytes, Reason* reason);
+  // Fills the model's input with a window of the open sound, or of the stream.
+  bool Prepare(int64_t window, void* input, size_t bytes, Reason* reason);
 
-  // Adds the objects of an output for that window; the first one's replace those of the last sound.
-  bool Find(int32_t window, const float* output, size_t count, Reason* reason);
+  // Adds the objects of an output for that window of a sound; the first one's replace those of the last sound.
+  bool Find(int64_t window, const float* output, size_t count, Reason* reason);
+
+  // The next samples of a stream, in memory of the caller until NextWindow is false. What is refused leaves the stream
+  // as it was.
+  bool Continue(const Sound& sound, Reason* reason);
+
+  // The number of the stream's next window, if its samples are there: Prepare fills the input with it. False: all samples
+  // are taken in.
+  bool NextWindow(int64_t* window);
+
+  // The same at the end of a stream: zeros follow its samples. False: none is left, and another stream may begin.
+  bool LastWindow(int64_t* window);
+
+  void EndStream();
+
+  // As Find for a window of the stream, but the objects are those of this window alone.
+  bool FindNext(int64_t window, const float* output, size_t count, Reason* reason);
 
   const std::vector<Object>& objects() const { return objects_; }
   size_t input_bytes() const;
 
  private:
-  bool Fill(int32_t window);
+  bool Admit(const Samples& samples, Reason* reason);
+  int64_t FirstOf(int64_t window) const { return window * plan_.hop - plan_.context; }
+  int64_t CountWindows(int64_t total) const;
+  int64_t SourceBegin(int64_t window) const;
+  int64_t SourceEnd(int64_t window) const;
+  void Take(int64_t begin, int64_t end);
+  bool Fill(int64_t window);
+  steps::LabelRows Table() const;
+  bool Append(int64_t window, const float* output, size_t count, Reason* reason);
   void Compute();
   void Normalize(bool each_band, double* values) const;
 
@@ -191,8 +224,14 @@ class Pipeline {
   Samples samples_ = {};
   Resampler resampler_;
   Features features_;
+  steps::BeamSearch search_;
   std::vector<double> window_, values_;
   std::vector<Object> objects_;
+  // Of a stream: its rate and channels, the part that is not taken in yet, the mean of the channels of the samples that
+  // its next windows need, and how many samples came and windows went before.
+  Samples arrived_ = {};
+  std::vector<double> recent_;
+  int64_t recent_start_ = 0, recent_count_ = 0, next_window_ = 0;
 };
 
 }  // namespace sounds

@@ -165,13 +165,25 @@ bool Open(const Sound& sound, Samples* samples, Reason* reason) {
   return Divide({sound.data, sound.bytes}, samples, reason);
 }
 
+bool IsFinite(const Samples& samples) {
+  if (samples.encoding < kFloat32Bits) return true;
+  const size_t size = BytesOf(samples.encoding);
+  const uint8_t* const end = samples.data + static_cast<size_t>(samples.count * samples.channels) * size;
+  for (const uint8_t* at = samples.data; at != end; at += size) {
+    if (!std::isfinite(ValueAt(samples.encoding, at))) return false;
+  }
+  return true;
+}
+
 bool Decode(const Samples& samples, int64_t first, int64_t count, double* to) {
   const size_t size = BytesOf(samples.encoding), channels = static_cast<size_t>(samples.channels);
-  const int64_t begin = std::clamp<int64_t>(first, 0, samples.count);
-  const int64_t end = std::clamp<int64_t>(first + count, begin, samples.count);
+  const int64_t last = samples.start + samples.count;
+  const int64_t begin = std::clamp<int64_t>(first, samples.start, last);
+  const int64_t end = std::clamp<int64_t>(first + count, begin, last);
   std::fill_n(to, count, 0.0);
+  if (begin == end) return true;
   to += begin - first;
-  const uint8_t* from = samples.data + static_cast<size_t>(begin) * channels * size;
+  const uint8_t* from = samples.data + static_cast<size_t>(begin - samples.start) * channels * size;
   bool finite = true;
   for (int64_t i = begin; i < end; ++i, ++to) {
     double sum = 0;

@@ -55,6 +55,51 @@ struct LabelRows {
 // where repeated ones are one label and blanks separate them. The score is the highest one of its rows.
 void ReadLabels(const LabelRows& table, const float* scores, std::vector<Object>* objects);
 
+constexpr int32_t kWidestBeam = 128;
+constexpr int64_t kMostBeamRows = 1 << 20;  // rows times beams
+
+// The same labels, of the text that is the most probable one by a search over its beginnings: after each row it keeps so
+// many of them as the beam is wide. Of equal ones, those come first that stay as they are, then those of the better
+// beginning, then those of the lower label. It allocates nothing after its construction.
+class BeamSearch {
+ public:
+  // A width of 0 needs no memory, and reads nothing. With `softmax`, shares are that of each row.
+  BeamSearch(const LabelRows& table, int32_t width, bool softmax);
+
+  // Appends the labels; a score is the label's share in the row where its text was found first, which is its time, too.
+  // False with the reason for a row without shares. The objects are as they were then.
+  bool Read(const float* scores, std::vector<Object>* objects, Reason* reason);
+
+ private:
+  // A text, by that of its other labels; -1 for none. Siblings have the same parent.
+  struct Node {
+    int32_t parent, label, child, sibling;
+    int32_t row;   // where it was found first
+    int32_t beam;  // its number; -1: it is not kept
+    float score;
+  };
+
+  // A node, or with a label that one's continuation, and how probable it is to end in a blank, and in its label.
+  struct Beam {
+    int32_t node, label;
+    double blank, other;
+  };
+
+  bool Weigh(int32_t number, const float* row, Reason* reason);
+  int32_t Child(int32_t node, int32_t label) const;
+  void Offer(const Beam& text);
+  void Stay();
+  void Extend();
+  void Step(int32_t row);
+
+  const LabelRows table_;
+  const size_t width_;
+  const bool softmax_;
+  std::vector<double> shares_;
+  std::vector<Node> nodes_;
+  std::vector<Beam> beams_, best_;
+};
+
 }  // namespace steps
 
 #endif  // STEPS_STEPS_H_
