@@ -325,13 +325,7 @@ class Manifest:
         for name in ("reference", "records", "modelled", "half", "int8", "sparse", "pictures", "sounds", "texts"):
             if document[name] is None:
                 del document[name]
-        _drop_text(document.get("pictures"))
-        _drop_zeros(
-            document.get("pictures"), "beam", "points", "point_numbers", "prototypes", "mask_width", "mask_height"
-        )
-        if self.pictures and not self.pictures.plan.prototypes:
-            del document["pictures"]["plan"]["mask_output"]
-        _drop_zeros(document.get("sounds"), "beam", "context")
+        _drop_from_steps(document.get("pictures"), document.get("sounds"))
         for name in ("states", "variants"):  # as before there were any
             if not document[name]:
                 del document[name]
@@ -357,11 +351,15 @@ def _drop_unknown(document: dict[str, Any]) -> None:
         del document["activations"]
 
 
-def _drop_text(steps: dict[str, Any] | None) -> None:
-    """Drop the numbers of texts from the steps of other pictures, as before there were texts."""
-    if steps and steps["plan"]["head"] != "labels":
+def _drop_from_steps(pictures: dict[str, Any] | None, sounds: dict[str, Any] | None) -> None:
+    """Remove the fields of steps that stand for nothing there, as before there were such steps."""
+    if pictures and pictures["plan"]["head"] != "labels":
         for name in ("blank", "space"):
-            del steps["plan"][name]
+            del pictures["plan"][name]
+    if pictures and not pictures["plan"]["prototypes"]:
+        del pictures["plan"]["mask_output"]
+    _drop_zeros(pictures, "beam", "points", "point_numbers", "prototypes", "mask_width", "mask_height")
+    _drop_zeros(sounds, "beam", "context")
 
 
 def _drop_zeros(steps: dict[str, Any] | None, *names: str) -> None:

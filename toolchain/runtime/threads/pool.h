@@ -6,7 +6,7 @@
 // one that the system has given no CPU. docs/decisions/0008-pieces-that-threads-take.md
 //
 // Several models may have one pool: each launches from a queue of its own (launcher.h), and the
-// workers take from all of them. docs/decisions/0016-one-pool-for-several-models.md
+// workers take from all of them. docs/decisions/0015-one-pool-for-several-models.md
 #ifndef THREADS_POOL_H_
 #define THREADS_POOL_H_
 
