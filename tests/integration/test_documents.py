@@ -207,12 +207,19 @@ python -c 'import numpy; numpy.savez("x.npz", x=numpy.zeros((1, 3, 224, 224), "f
         ("toolchain deploy yolov8n.onnx", Shown("test_pictures.py deploys and runs a smaller model with such steps")),
         ("pre = [", Shown("test_pictures.py deploys with such a file")),
         ("edge_image image", Shown("test_pictures.py runs pictures of each format through the library")),
+        ("edge_mask mask", Shown("test_pictures.py reads masks by tests/data/sdk/again.c")),
         ("edge_image pixels", Shown("test_pictures.py runs tests/data/sdk/files.c, which decodes and crops")),
     ],
     "docs/sound.md": [
         ("toolchain deploy keywords.onnx", Shown("test_sounds.py deploys and runs a smaller model with such steps")),
         ("pre = [", Shown("test_sounds.py deploys with such a file")),
+        ("toolchain deploy silero_vad", Shown("test_sound_streams.py deploys it, and hears streams")),
+        ("static void heard", Shown("test_sound_streams.py runs tests/data/sdk/stream.c")),
         ("edge_audio audio", Shown("test_sounds.py runs sounds of each format through the library")),
+    ],
+    "docs/text.md": [
+        ("toolchain build decoder.onnx", Shown("test_texts.py deploys a smaller model with such steps")),
+        ("const char* text", Shown("test_texts.py reads texts through the library")),
     ],
     "docs/gate.md": [
         (
@@ -378,6 +385,7 @@ echo '{"_meta": {"hostvars": {"kitchen": {"ansible_host": "10.0.0.8", "edge_boar
     ],
     "docs/virtual-boards.md": [
         ("toolchain farm up", VIRTUAL),
+        ("toolchain farm up --virtual rpi4=1 --musl", VIRTUAL),
         ("toolchain farm up --virtual rk3399=1", VIRTUAL),
         ("~/.cache", DRAWING),
         ("export BOARD_AUTHORIZED_KEY", VIRTUAL),

@@ -15,9 +15,12 @@ Stage& ThreadsStage() {
 
 void (*on_stage)(const Stage& stage) = nullptr;
 
-void EnterStage(ExitCode code, const std::string& doing, const std::string& file) {
+void EnterStage(ExitCode code, std::string_view doing, std::string_view file) {
   Stage& stage = ThreadsStage();
-  stage = {code, doing, file};
+  stage.code = code;
+  // These keep their memory from one stage to the next, so that a run allocates none.
+  stage.doing = doing;
+  stage.file = file;
   if (on_stage != nullptr) on_stage(stage);
 }
 

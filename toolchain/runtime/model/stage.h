@@ -3,6 +3,7 @@
 #define MODEL_STAGE_H_
 
 #include <string>
+#include <string_view>
 
 #include "fault.h"
 
@@ -15,7 +16,7 @@ struct Stage {
 };
 
 // The step in progress: what its failure is, what it does, and with what.
-void EnterStage(ExitCode code, const std::string& doing, const std::string& file);
+void EnterStage(ExitCode code, std::string_view doing, std::string_view file);
 const Stage& CurrentStage();
 
 // Called at each step of any thread; set it before there are others. For programs that catch
