@@ -116,11 +116,10 @@ def roll_out(device: Device, name: str, before: str = "") -> None:
         before: Digest of the release from before the roll-out, if that is resumed.
     """
     made = bundle.load(device.releases[name])
-    program = programs.build(programs.RUNNER, made.manifest.triple, made.manifest.machine)
     entry = devices.Device("local", "local", root=str(device.root))
     local = replace(board.load("local").resolved(), keep=KEEP)
     settings = Settings(budget_s=0.01, threads=1)
-    work = DeviceWork(made, program, local, {"it": entry}, SshOptions(), settings, latency_ms=1e-9)
+    work = DeviceWork(made, local, {"it": entry}, SshOptions(), settings, latency_ms=1e-9)
     work.deploy(_Saved(before))
 
 
