@@ -53,26 +53,38 @@ _Task = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32)
 _Execute = ctypes.CFUNCTYPE(None, ctypes.c_void_p, _Task, ctypes.c_void_p, ctypes.c_int32)
 
 
-# The types of fields; capital letters are pointers to them, and of F its point of x, y and a score.
-_TYPES: dict[str, Any] = {"z": ctypes.c_size_t, "i": ctypes.c_int32, "q": ctypes.c_int64, "f": ctypes.c_float}
-_TYPES |= {"s": ctypes.c_char_p, "p": ctypes.c_void_p, "x": _Execute, "F": ctypes.POINTER(ctypes.c_float * 3)}
-_TYPES |= {kind.upper(): ctypes.POINTER(_TYPES[kind]) for kind in "iq"}
+_TYPES: dict[str, Any] = {
+    "size_t": ctypes.c_size_t,
+    "int32_t": ctypes.c_int32,
+    "int64_t": ctypes.c_int64,
+    "float": ctypes.c_float,
+    "char*": ctypes.c_char_p,
+    "void*": ctypes.c_void_p,
+    "int32_t*": ctypes.POINTER(ctypes.c_int32),
+    "int64_t*": ctypes.POINTER(ctypes.c_int64),
+    "edge_point*": ctypes.POINTER(ctypes.c_float * 3),  # x, y and a score
+    "edge_executor": _Execute,
+}
 
 
-def _fields(text: str) -> list[tuple[str, Any]]:
-    """Return the fields of a struct of edge_model.h: for each type its names."""
-    parts = [part.split() for part in text.split(";")]
-    return [(name, _TYPES[kind]) for kind, *names in parts for name in names]
+def _fields(declarations: str) -> list[tuple[str, Any]]:
+    """Return the fields of a struct, which is declared as in edge_model.h."""
+    lines = [line.strip().partition(" ") for line in declarations.split(";")]
+    return [(name, _TYPES[kind]) for kind, _, names in lines for name in names.split(", ")]
 
 
 class _Options(ctypes.Structure):
     _fields_ = _fields(
-        "z size; i threads pin spin_us; s trust; i priority cpu_count; I cpus; x executor; p context; i own_threads"
+        "size_t size; int32_t threads, pin, spin_us; char* trust; int32_t priority, cpu_count; int32_t* cpus; "
+        "edge_executor executor; void* context; int32_t own_threads"
     )
 
 
 class _Tensor(ctypes.Structure):
-    _fields_ = _fields("z size; s name dtype; i rank; Q shape; p data; z bytes; i bound_axis; q valid; i state")
+    _fields_ = _fields(
+        "size_t size; char* name, dtype; int32_t rank; int64_t* shape; void* data; size_t bytes; "
+        "int32_t bound_axis; int64_t valid; int32_t state"
+    )
 
     def array(self) -> np.ndarray[Any, Any]:
         """Return what it holds, without a copy."""
@@ -85,27 +97,32 @@ class _Tensor(ctypes.Structure):
 
 
 class _Shape(ctypes.Structure):
-    _fields_ = _fields("i input rank; Q sizes")
+    _fields_ = _fields("int32_t input, rank; int64_t* sizes")
 
 
 class _Image(ctypes.Structure):
-    _fields_ = _fields("z size; i format width height; p data; z bytes stride; p chroma; z chroma_bytes chroma_stride")
+    _fields_ = _fields(
+        "size_t size; int32_t format, width, height; void* data; size_t bytes, stride; void* chroma; "
+        "size_t chroma_bytes, chroma_stride"
+    )
 
 
 class _Audio(ctypes.Structure):
-    _fields_ = _fields("z size; i format rate channels; p data; z bytes")
+    _fields_ = _fields("size_t size; int32_t format, rate, channels; void* data; size_t bytes")
 
 
 class _Object(ctypes.Structure):
-    _fields_ = _fields("i number; f score left top right bottom; s label; i point_count; F points")
+    _fields_ = _fields(
+        "int32_t number; float score, left, top, right, bottom; char* label; int32_t point_count; edge_point* points"
+    )
 
 
 class _Mask(ctypes.Structure):
-    _fields_ = _fields("z size; i left top width height; p data; z bytes stride")
+    _fields_ = _fields("size_t size; int32_t left, top, width, height; void* data; size_t bytes, stride")
 
 
 class _Objects(ctypes.Structure):
-    _fields_ = _fields("z size; i count; z object_size; p objects; s text")
+    _fields_ = _fields("size_t size; int32_t count; size_t object_size; void* objects; char* text")
 
     def read(self) -> list[Object]:
         """Copy the objects from the model's memory."""
@@ -161,7 +178,7 @@ _Take = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(_
 
 
 class _Release(ctypes.Structure):
-    _fields_ = _fields("z size; s name digest folder; q sequence; s weights")
+    _fields_ = _fields("size_t size; char* name, digest, folder; int64_t sequence; char* weights")
 
 
 def _library(path: str | os.PathLike[str] | None) -> ctypes.CDLL:
