@@ -48,7 +48,7 @@ static void check_faults(edge_model* model, edge_image image) {
 
 static void check_crops(edge_model* model, const edge_image* pixels) {
   edge_image crop = EDGE_IMAGE;
-  edge_object box = {0, 0, 3.5f, 2.f, 20.2f, 1e9f, ""};
+  edge_object box = {0, 0, 3.5f, 2.f, 20.2f, 1e9f, "", 0, NULL};
   MUST(edge_crop_image(pixels, &box, &crop) == EDGE_OK);
   MUST(crop.width == 18 && crop.height == pixels->height - 2 && crop.format == EDGE_RGB);
   MUST((const char*)crop.data == (const char*)pixels->data + (2 * pixels->width + 3) * 3);
