@@ -65,6 +65,11 @@ def expected_boxes(models, pixels):
     return [(label, corners[box, 4 + label], boxes[box]) for box, label in kept]
 
 
+def as_json(item):
+    """Return an object of the Python binding as `run --json` has it."""
+    return {"number": item.number, "label": item.label, "score": item.score, "box": item[3:7]}
+
+
 def check_boxes(objects, expected):
     assert len(objects) == len(expected) > 3
     assert [item["number"] for item in objects] == [label for label, _, _ in expected]
@@ -318,8 +323,7 @@ def test_an_application_gets_the_same_boxes(application, models):
     alpha = np.dstack([pixels, pixels[..., 0]])
     for name, array in {"rgb": pixels, "bgr": pixels[..., ::-1], "rgba": alpha}.items():
         found = model.run_image(array, name)
-        objects = [{"number": item.number, "label": item.label, "score": item.score, "box": item[3:7]} for item in found]
-        check_boxes(objects, expected)
+        check_boxes([as_json(item) for item in found], expected)
     # Without colour the formats of cameras are levels from 16 to 235, in OpenCV's 20 binary digits.
     luma = np.random.default_rng(5).integers(16, 236, (20, 30), dtype=np.uint8)
     gray = (((luma.astype(np.int64) - 16) * 1220542 + (1 << 19)) >> 20).astype(np.uint8)
@@ -340,13 +344,8 @@ def test_an_application_gets_the_same_boxes(application, models):
 def test_an_application_passes_files(application, models):
     edge_model, model = application
     image = Image.open(models / "a.png")
-    check_boxes(
-        [
-            {"number": item.number, "label": item.label, "score": item.score, "box": item[3:7]}
-            for item in model.run_image((models / "a.png").read_bytes())
-        ],
-        expected_boxes(models, np.asarray(image)),
-    )
+    found = model.run_image((models / "a.png").read_bytes())
+    check_boxes([as_json(item) for item in found], expected_boxes(models, np.asarray(image)))
     data = encoded(image, "JPEG", quality=90)
     pixels = model.decode_image(data)
     np.testing.assert_array_equal(pixels, pillow(data))
