@@ -59,7 +59,7 @@ SWITCHES = frozenset(
             "THIRD_PARTY",
             "TRIALS",
         ),
-        *("WRITE_GOLDEN",),
+        *("WHEEL_PROGRAMS", "WRITE_GOLDEN"),
     )
 )
 """Variables that are for the tests themselves; any other `TOOLCHAIN_` variable is the user's."""

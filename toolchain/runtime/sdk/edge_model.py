@@ -51,20 +51,10 @@ class EdgeError(Exception):
 
 _Task = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32)
 _Execute = ctypes.CFUNCTYPE(None, ctypes.c_void_p, _Task, ctypes.c_void_p, ctypes.c_int32)
-
-
-_TYPES: dict[str, Any] = {
-    "size_t": ctypes.c_size_t,
-    "int32_t": ctypes.c_int32,
-    "int64_t": ctypes.c_int64,
-    "float": ctypes.c_float,
-    "char*": ctypes.c_char_p,
-    "void*": ctypes.c_void_p,
-    "int32_t*": ctypes.POINTER(ctypes.c_int32),
-    "int64_t*": ctypes.POINTER(ctypes.c_int64),
-    "edge_point*": ctypes.POINTER(ctypes.c_float * 3),  # x, y and a score
-    "edge_executor": _Execute,
-}
+_TYPES: dict[str, Any] = {"size_t": ctypes.c_size_t, "int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64}
+_TYPES |= {f"{name}*": ctypes.POINTER(kind) for name, kind in _TYPES.items()}
+_TYPES |= {"float": ctypes.c_float, "char*": ctypes.c_char_p, "void*": ctypes.c_void_p, "edge_executor": _Execute}
+_TYPES |= {"edge_point*": ctypes.POINTER(ctypes.c_float * 3)}  # x, y and a score
 
 
 def _fields(declarations: str) -> list[tuple[str, Any]]:
@@ -73,11 +63,15 @@ def _fields(declarations: str) -> list[tuple[str, Any]]:
     return [(name, _TYPES[kind]) for kind, _, names in lines for name in names.split(", ")]
 
 
-class _Options(ctypes.Structure):
-    _fields_ = _fields(
-        "size_t size; int32_t threads, pin, spin_us; char* trust; int32_t priority, cpu_count; int32_t* cpus; "
-        "edge_executor executor; void* context; int32_t own_threads"
-    )
+def _struct(declarations: str) -> Any:
+    """Return a struct of edge_model.h."""
+    return type("Struct", (ctypes.Structure,), {"_fields_": _fields(declarations)})
+
+
+_Options = _struct(
+    "size_t size; int32_t threads, pin, spin_us; char* trust; int32_t priority, cpu_count; int32_t* cpus; "
+    "edge_executor executor; void* context; int32_t own_threads"
+)
 
 
 class _Tensor(ctypes.Structure):
@@ -96,29 +90,16 @@ class _Tensor(ctypes.Structure):
         return np.frombuffer(memory, dtype).reshape(self.shape[: self.rank])
 
 
-class _Shape(ctypes.Structure):
-    _fields_ = _fields("int32_t input, rank; int64_t* sizes")
-
-
-class _Image(ctypes.Structure):
-    _fields_ = _fields(
-        "size_t size; int32_t format, width, height; void* data; size_t bytes, stride; void* chroma; "
-        "size_t chroma_bytes, chroma_stride"
-    )
-
-
-class _Audio(ctypes.Structure):
-    _fields_ = _fields("size_t size; int32_t format, rate, channels; void* data; size_t bytes")
-
-
-class _Object(ctypes.Structure):
-    _fields_ = _fields(
-        "int32_t number; float score, left, top, right, bottom; char* label; int32_t point_count; edge_point* points"
-    )
-
-
-class _Mask(ctypes.Structure):
-    _fields_ = _fields("size_t size; int32_t left, top, width, height; void* data; size_t bytes, stride")
+_Shape = _struct("int32_t input, rank; int64_t* sizes")
+_Image = _struct(
+    "size_t size; int32_t format, width, height; void* data; size_t bytes, stride; void* chroma; "
+    "size_t chroma_bytes, chroma_stride"
+)
+_Audio = _struct("size_t size; int32_t format, rate, channels; void* data; size_t bytes")
+_Object = _struct(
+    "int32_t number; float score, left, top, right, bottom; char* label; int32_t point_count; edge_point* points"
+)
+_Mask = _struct("size_t size; int32_t left, top, width, height; void* data; size_t bytes, stride")
 
 
 class _Objects(ctypes.Structure):
@@ -177,8 +158,7 @@ class Window(NamedTuple):
 _Take = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(_Objects))
 
 
-class _Release(ctypes.Structure):
-    _fields_ = _fields("size_t size; char* name, digest, folder; int64_t sequence; char* weights")
+_Release = _struct("size_t size; char* name, digest, folder; int64_t sequence; char* weights")
 
 
 def _library(path: str | os.PathLike[str] | None) -> ctypes.CDLL:
@@ -456,7 +436,7 @@ class Model:
         copy = ctypes.string_at(pixels.data, pixels.bytes)
         return np.frombuffer(copy, np.uint8).reshape(pixels.height, pixels.width, 3)
 
-    def _run_image(self, image: _Image) -> list[Object]:
+    def _run_image(self, image: Any) -> list[Object]:
         found = _Objects(ctypes.sizeof(_Objects))
         self._call("edge_run_image", self._model, ctypes.byref(image), ctypes.byref(found))
         self.text = (found.text or b"").decode()
@@ -570,7 +550,7 @@ class Model:
         if not self._model:
             raise EdgeError(2, "the model is closed")
 
-    def _release(self) -> _Release:
+    def _release(self) -> Any:
         self._opened()
         release = _Release(ctypes.sizeof(_Release))
         self._call("edge_release_of", self._model, ctypes.byref(release))
@@ -591,7 +571,7 @@ class Model:
             raise EdgeError(code, self._functions.edge_error().decode(errors="replace"))
 
 
-def _samples(array: np.ndarray[Any, Any], rate: int) -> _Audio:
+def _samples(array: np.ndarray[Any, Any], rate: int) -> Any:
     """Return a sound that is read from an array; it must stay until it was."""
     number, channels = SOUNDS.get(str(array.dtype), 0), array.shape[1] if array.ndim > 1 else 1
     if not number or array.ndim not in {1, 2} or rate < 1:
@@ -599,7 +579,7 @@ def _samples(array: np.ndarray[Any, Any], rate: int) -> _Audio:
     return _Audio(ctypes.sizeof(_Audio), number, rate, channels, array.ctypes.data, array.nbytes)
 
 
-def _file(contents: bytes) -> _Image:
+def _file(contents: bytes) -> Any:
     """Return a picture that is read from a file; `contents` must stay until it was."""
     number = next((number for number, start in _FILES.items() if contents.startswith(start)), 7)
     data = ctypes.cast(ctypes.c_char_p(contents), ctypes.c_void_p)
