@@ -157,6 +157,13 @@ def test_micro_ops_that_do_not_fit_together_take_less_room_each():
     assert_exact(layer, made, ORDERS[:1])
 
 
+def test_the_program_ends_after_rows_that_nothing_reads():
+    layer = Conv2d(2, 3, 3, 16, 16, (2, 1), stride=(3, 1), padding=(0, 0, 2, 1), bias=False, pad=-128)
+    made = stream(layer, Choice(1, 2, 4, 1, 1, 1, 1))
+    verify(made.encoded())
+    assert_exact(layer, made)
+
+
 @st.composite
 def layers(draw) -> Conv2d:
     kernel = draw(st.tuples(st.integers(1, 7), st.integers(1, 7)))

@@ -212,10 +212,17 @@ class Recorder:
 
     def finish(self) -> Stream:
         """End the program when all is stored; return it."""
-        stores = [index for index, instruction in enumerate(self._instructions) if isinstance(instruction, Store)]
-        # An empty LOAD of the compute stage takes the token of the last store, and FINISH comes after it.
+        stores, loads = [_NEVER], [_NEVER]
+        for index, instruction in enumerate(self._instructions):
+            if isinstance(instruction, Store):
+                stores.append(index)
+            elif isinstance(instruction, Load) and instruction.memory in self._accesses:
+                loads.append(index)
+        # An empty LOAD of the compute stage takes the token of the last store, and FINISH comes after it. Nothing may
+        # have read what was loaded last, such as a row between those that a stride takes.
         self._add(Load(Memory.UOP, 0, 0, 0, 0, 0))
-        self._wait(Stage.STORE, Stage.COMPUTE, stores[-1] if stores else _NEVER)
+        self._wait(Stage.STORE, Stage.COMPUTE, stores[-1])
+        self._wait(Stage.LOAD, Stage.COMPUTE, loads[-1])
         self._add(Finish())
         instructions = tuple(
             replace(instruction, tokens=Tokens(**tokens)) if tokens else instruction
