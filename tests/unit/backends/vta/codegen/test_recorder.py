@@ -97,13 +97,13 @@ def test_results_are_written_again_only_when_stored():
     assert flags(stream) == ["", "push_next", "pop_prev push_prev", "pop_next", "", ""]
 
 
-def test_nothing_to_wait_for():
+def test_only_the_end_waits_for_what_nothing_reads():
     made = recorder()
     made.load(Memory.INP, INP, row(0, 2))
     once(made, src=1, reset=True)
     made.load(Memory.INP, INP, row(0, 2))
     made.load(Memory.ACC, INP, row(0, 2))
-    assert not any(flags(made.finish()))
+    assert flags(made.finish()) == ["", "", "", "push_next", "", "pop_prev", ""]
 
 
 def test_finish_never_pops():
@@ -126,7 +126,7 @@ def test_fields():
     assert gemm == Gemm(0, 2, 2, 6, 3, 7, 4, 8, 5, 9)
     assert (add.uop_bgn, add.uop_end, add.use_imm) == (2, 3, False)
     assert (shift.uop_bgn, shift.src_factor_out, shift.use_imm, shift.imm) == (2, 4, True, -4)
-    assert load == Load(Memory.INP, 99, 2, 3, 4, 5, 6, 7, 8, 9)
+    assert load == Load(Memory.INP, 99, 2, 3, 4, 5, 6, 7, 8, 9, tokens=Tokens(push_next=True))
 
 
 @pytest.mark.parametrize("memory", [Memory.INP, Memory.WGT, Memory.ACC])
