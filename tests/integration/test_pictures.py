@@ -6,14 +6,13 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 
 import numpy as np
 import onnx
 import pytest
 from PIL import Image
 
-from tests.integration.test_sdk import compiled, ran
+from tests.integration.test_sdk import compiled, python_binding, ran
 from tests.support import picture_nets
 from tests.support.commands import done, parsed, toolchain
 from tests.support.parts import require
@@ -49,15 +48,22 @@ def outputs_of(path, given):
     return session.run(None, {"x": given.astype(np.float32)})[0]
 
 
-def expected_boxes(models, pixels):
-    """Letterbox, model and suppression by numpy and ONNX Runtime: (class, score, corners in the picture)."""
+def letterboxed(pixels):
+    """Return the input of the model, by numpy."""
     height, width = pixels.shape[:2]
     ratio = min(32 / width, 32 / height)
     new = round(width * ratio), round(height * ratio)
     left, top = (32 - new[0]) // 2, (32 - new[1]) // 2
     canvas = np.full((32, 32, 3), 114, np.uint8)
     canvas[top : top + new[1], left : left + new[0]] = picture_nets.opencv_linear(pixels, *new)
-    table = outputs_of(models / "detector.onnx", canvas.transpose(2, 0, 1)[None] / 255)[0].T
+    return canvas.transpose(2, 0, 1)[None].astype(np.float32) / 255, ratio, left, top
+
+
+def expected_boxes(models, pixels):
+    """Letterbox, model and suppression by numpy and ONNX Runtime: (class, score, corners in the picture)."""
+    height, width = pixels.shape[:2]
+    given, ratio, left, top = letterboxed(pixels)
+    table = outputs_of(models / "detector.onnx", given)[0].T
     corners = np.concatenate([table[:, :2] - table[:, 2:4] / 2, table[:, :2] + table[:, 2:4] / 2, table[:, 4:]], 1)
     kept = picture_nets.suppressed(corners, 0.45, 0.25, 300)
     moved = (corners[:, :4] - [left, top, left, top]) / ratio
@@ -104,17 +110,6 @@ def test_boxes_on_this_machine(detector, models, tmp_path):
     check_boxes(found["objects"][0]["objects"], expected_boxes(models, pixels))
 
 
-def letterboxed(pixels):
-    """Return the input of the model, by numpy."""
-    height, width = pixels.shape[:2]
-    ratio = min(32 / width, 32 / height)
-    new = round(width * ratio), round(height * ratio)
-    left, top = (32 - new[0]) // 2, (32 - new[1]) // 2
-    canvas = np.full((32, 32, 3), 114, np.uint8)
-    canvas[top : top + new[1], left : left + new[0]] = picture_nets.opencv_linear(pixels, *new)
-    return canvas.transpose(2, 0, 1)[None].astype(np.float32) / 255, ratio, left, top
-
-
 def deployed_extras(models, name, model, step, tmp_path):
     """Deploy a detector with masks or key points; return its outputs by ONNX Runtime, and what a run finds."""
     onnx.save(model, tmp_path / f"{name}.onnx")
@@ -133,16 +128,6 @@ def kept_columns(table):
     return [box for box, _ in picture_nets.suppressed(corners, 0.45, 0.25, 300)]
 
 
-def binding():
-    """Return the Python binding of the SDK."""
-    sys.path.insert(0, str(resources.RUNTIME / "sdk"))
-    try:
-        import edge_model
-    finally:
-        sys.path.pop(0)
-    return edge_model
-
-
 def runs_of(mask):
     pixels = np.zeros(mask["width"] * mask["height"], bool)
     ends = np.cumsum(mask["runs"])
@@ -158,7 +143,7 @@ def test_masks_on_this_machine(models, sdk, tmp_path):
     (table, prototypes), found, pixels = made
     kept = kept_columns(table[0].T)
     assert len(found) == len(kept) > 3
-    edge_model = binding()
+    edge_model = python_binding()
     with edge_model.Model(tmp_path / "segmenter", library=sdk / "lib" / "libedge_model.so.1") as model:
         with pytest.raises(edge_model.EdgeError, match="there are no masks"):
             model.mask(0)
@@ -193,7 +178,7 @@ def test_key_points_on_this_machine(models, sdk, tmp_path):
     expected = np.concatenate([places, points[..., 2:]], axis=2)
     # A level of the resized picture may differ by 1, which the network multiplies.
     np.testing.assert_allclose([item["points"] for item in found], expected, atol=0.1)
-    edge_model = binding()
+    edge_model = python_binding()
     with edge_model.Model(tmp_path / "poser", library=sdk / "lib" / "libedge_model.so.1") as model:
         objects = model.run_image(pixels)
         np.testing.assert_allclose([item.points for item in objects], expected, atol=0.1)
@@ -311,7 +296,7 @@ def sdk(tmp_path_factory):
 @pytest.fixture(scope="module")
 def application(detector, sdk):
     """The Python binding of the SDK, with the release of the store open."""
-    edge_model = binding()
+    edge_model = python_binding()
     with edge_model.Model(detector[0].folder, library=sdk / "lib" / "libedge_model.so.1") as model:
         yield edge_model, model
 

@@ -20,7 +20,7 @@ from tests.support import bundles, deploy_client, nets, opencl
 from tests.support.commands import done, parsed, toolchain
 from tests.support.parts import require
 from tests.support.paths import DATA
-from toolchain import board, bundle, tensors
+from toolchain import board, bundle, resources, tensors
 from toolchain.native import sdk as sdks
 from toolchain.shell import SshOptions, open_shell
 
@@ -33,6 +33,16 @@ def sdk(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sdk") / "sdk"
     done("sdk", "--board", "local", "-o", folder)
     return folder
+
+
+def python_binding():
+    """Return the module of the SDK's Python."""
+    sys.path.insert(0, str(resources.RUNTIME / "sdk"))
+    try:
+        import edge_model
+    finally:
+        sys.path.pop(0)
+    return edge_model
 
 
 def flags(sdk: Path, *asked: str) -> list[str]:

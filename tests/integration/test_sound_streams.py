@@ -11,11 +11,11 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.integration.test_sdk import C, compiled, ran, sdk  # noqa: F401 - the fixture
+from tests.integration.test_sdk import C, compiled, python_binding, ran, sdk  # noqa: F401 - the fixture
 from tests.support import sound_nets, third_party
 from tests.support.commands import done, parsed, toolchain
 from tests.support.parts import require
-from toolchain import bundle, resources
+from toolchain import bundle
 from toolchain.models.ort import onnxruntime
 from toolchain.native.sounds import encode
 
@@ -170,12 +170,7 @@ def test_steps_that_do_not_fit_a_state_are_refused(folder, steps, message, tmp_p
 @pytest.fixture(scope="module")
 def binding(sdk):  # noqa: F811 - as pytest has it
     """The Python binding of the SDK."""
-    sys.path.insert(0, str(resources.RUNTIME / "sdk"))
-    try:
-        import edge_model
-    finally:
-        sys.path.pop(0)
-    return edge_model, sdk / "lib" / "libedge_model.so.1"
+    return python_binding(), sdk / "lib" / "libedge_model.so.1"
 
 
 def test_an_application_hears_a_stream_in_parts_of_any_size(binding, listener, folder):

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 
 import numpy as np
 import onnx
 import pytest
 
-from tests.integration.test_sdk import C, compiled, ran, sdk  # noqa: F401 - the fixture
+from tests.integration.test_sdk import C, compiled, python_binding, ran, sdk  # noqa: F401 - the fixture
 from tests.support import sound_features, sound_nets
 from tests.support.beams import most_probable
 from tests.support.commands import done, parsed, toolchain
-from toolchain import bundle, resources
+from toolchain import bundle
 from toolchain.models.ort import onnxruntime
 from toolchain.native.sounds import encode
 
@@ -220,12 +219,7 @@ def test_a_device_that_prepares_otherwise_is_refused(letters, monkeypatch):
 @pytest.fixture(scope="module")
 def edge_model(sdk):  # noqa: F811 - as pytest has it
     """The Python binding of the SDK, and the library."""
-    sys.path.insert(0, str(resources.RUNTIME / "sdk"))
-    try:
-        import edge_model
-    finally:
-        sys.path.pop(0)
-    return edge_model, sdk / "lib" / "libedge_model.so.1"
+    return python_binding(), sdk / "lib" / "libedge_model.so.1"
 
 
 def test_an_application_hears_the_same(edge_model, keywords, letters, models):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import onnx
 import pytest
 
-from tests.integration.test_sdk import sdk  # noqa: F401 - the fixture
+from tests.integration.test_sdk import python_binding, sdk  # noqa: F401 - the fixture
 from tests.support import nets
 from tests.support.commands import done, parsed, toolchain
-from toolchain import bundle, resources, texts
+from toolchain import bundle, texts
 
 TOKENS = ["<s>", "</s>", "\u0120the", "re", "\u00c3", "\u00bc", "!", "##able", "\u2581is", "<0xE2>", "<0x82>", "<0xAC>"]
 ROWS = 9
@@ -30,12 +28,7 @@ def models(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def binding(sdk):  # noqa: F811 - as pytest has it
-    sys.path.insert(0, str(resources.RUNTIME / "sdk"))
-    try:
-        import edge_model
-    finally:
-        sys.path.pop(0)
-    return edge_model, sdk / "lib" / "libedge_model.so.1"
+    return python_binding(), sdk / "lib" / "libedge_model.so.1"
 
 
 def step(models, kind):

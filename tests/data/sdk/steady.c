@@ -2,7 +2,6 @@
  * allocations, page faults, and the numbers of the system calls that are not those of threads. */
 #define _GNU_SOURCE
 #include <edge_model.h>
-#include <errno.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -16,30 +15,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "allocations.h"
+
 #define WINDOWS 5
 #define MOST_CALLS 64
 
-extern void* __libc_malloc(size_t);
-extern void* __libc_calloc(size_t, size_t);
-extern void* __libc_realloc(void*, size_t);
-extern void* __libc_memalign(size_t, size_t);
-
-static long allocations;
 static volatile int calls[MOST_CALLS];
 static volatile int call_count;
-
-static void counted(void) { __atomic_fetch_add(&allocations, 1, __ATOMIC_RELAXED); }
-
-void* malloc(size_t size) { return counted(), __libc_malloc(size); }
-void* calloc(size_t count, size_t size) { return counted(), __libc_calloc(count, size); }
-void* realloc(void* memory, size_t size) { return counted(), __libc_realloc(memory, size); }
-void* memalign(size_t alignment, size_t size) { return counted(), __libc_memalign(alignment, size); }
-void* aligned_alloc(size_t alignment, size_t size) { return counted(), __libc_memalign(alignment, size); }
-int posix_memalign(void** memory, size_t alignment, size_t size) {
-  counted();
-  *memory = __libc_memalign(alignment, size);
-  return *memory == NULL ? ENOMEM : 0;
-}
 
 static long faults(void) {
   struct rusage used;

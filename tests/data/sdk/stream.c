@@ -2,33 +2,16 @@
  * window; then what the windows after the first ones have allocated. */
 #define _GNU_SOURCE
 #include <edge_model.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "allocations.h"
+
 #define MOST 100000
 #define WARM 4
 
-extern void* __libc_malloc(size_t);
-extern void* __libc_calloc(size_t, size_t);
-extern void* __libc_realloc(void*, size_t);
-extern void* __libc_memalign(size_t, size_t);
-
-static long allocations, before;
-
-static void counted(void) { __atomic_fetch_add(&allocations, 1, __ATOMIC_RELAXED); }
-
-void* malloc(size_t size) { return counted(), __libc_malloc(size); }
-void* calloc(size_t count, size_t size) { return counted(), __libc_calloc(count, size); }
-void* realloc(void* memory, size_t size) { return counted(), __libc_realloc(memory, size); }
-void* memalign(size_t alignment, size_t size) { return counted(), __libc_memalign(alignment, size); }
-void* aligned_alloc(size_t alignment, size_t size) { return counted(), __libc_memalign(alignment, size); }
-int posix_memalign(void** memory, size_t alignment, size_t size) {
-  counted();
-  *memory = __libc_memalign(alignment, size);
-  return *memory == NULL ? ENOMEM : 0;
-}
+static long before;
 
 static edge_model* model;
 static float scores[MOST];

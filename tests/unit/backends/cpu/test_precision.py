@@ -88,6 +88,13 @@ def test_tensors_that_a_layer_cannot_read_in_bfloat16_stay_in_float32(kind, tmp_
     assert types_between(module)[-2:] == ["float32", "float32"]
 
 
+def test_a_template_for_a_part_that_the_processor_lacks_reads_no_tensor(tmp_path):
+    """AMX's could read the first convolution's result in bfloat16, and there is no AMX."""
+    target = dataclasses.replace(LOCAL.target, mcpu="x86-64-v4", bfloat16=True)
+    backend = Cpu(dataclasses.replace(LOCAL, target=target, cores=2), frozenset({"bfloat16"}))
+    assert types_between(scheduled(backend, network(), tmp_path))[1] == "float32"
+
+
 def test_nothing_is_said_without_the_option(tmp_path):
     backend = Cpu(LOCAL)
     assert backend.remarks(scheduled(backend, network(), tmp_path)) == []

@@ -25,7 +25,7 @@ from toolchain.backends.cpu.graph.items import (
 )
 from toolchain.backends.cpu.graph.plans import BytePlan, ImagePlan, LayerPlan, RowPlan
 from toolchain.backends.cpu.graph.stand_ins import StandIns
-from toolchain.backends.cpu.kernels import in_bfloat16, is_covered, without_subnormals
+from toolchain.backends.cpu.kernels import in_bfloat16, is_covered, lacking, without_subnormals
 from toolchain.backends.cpu.kernels.int8 import grids
 from toolchain.backends.cpu.kernels.packed.weights import encode, rounded
 from toolchain.backends.cpu.kernels.sparse.weights import count_vectors
@@ -53,7 +53,7 @@ class BlockWriter:
         self, block: Block, items: list[Item], machine: Machine, kernels: StandIns, without: frozenset[str]
     ) -> None:
         self._block, self._items, self._kernels = block, items, kernels
-        self._machine, self._lanes, self._without = machine, machine.lanes, without
+        self._machine, self._lanes, self._without = machine, machine.lanes, without | lacking(machine)
         self._homes = assign_buffers(items, machine.lanes)
         if machine.bfloat16:
             self._round_early()
@@ -128,8 +128,8 @@ class BlockWriter:
             layer = replace(layer, data=rounded)
         if item.out is value:
             layer = replace(layer, out=rounded)
-        exact = replace(layer, bfloat16=True) if isinstance(layer, Conv) else layer
-        return is_covered(layer, self._without) or is_covered(exact, self._without)
+        rounding = replace(layer, bfloat16=True) if isinstance(layer, Conv) else layer
+        return is_covered(layer, self._without) or is_covered(rounding, self._without)
 
     # Variables as Relax has them
 
