@@ -120,7 +120,7 @@ _FLOAT16_FEATURES = ("fphp", "asimdhp")  # Linux's names for arithmetic in half 
 
 
 class Cpu(Backend):
-    """CPUs, x86-64 and Arm."""
+    """CPUs: x86-64, Arm and RISC-V."""
 
     template_names = (*kernels.NAMES, kernels.LARGER_WEIGHTS)
     # The second leaves out what transforms weights in each run as well, for which threads need memory.
