@@ -1,8 +1,9 @@
-"""Winograd convolution in float16: as `winograd`, but transformed inputs, weights and short sums are float16.
+"""Winograd convolution in float16: as `winograd`, but all that it transforms, weights and short sums are float16.
 
-Inputs are transformed in float16, times a power of two that keeps them within its range. Sums of a few products are in
-float16, those of some of these too, and the rest in float32, as is the transform of the products: what lies between the
-transforms is larger than the results, so that rounding shows more than in a direct convolution.
+Sums of a few products are in float16, those of some of these too, and the rest in float32. No step overflows where the
+result does not: inputs are divided by a power of two before their transform enlarges them, weights by another one, so
+that the transform of the sums' columns does not overflow, and that divides by a third one for the transform of rows.
+The last step takes all of them back.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ NAME = "float16_winograd"
 
 _CHAIN = 4  # blocks of input channels that are summed in registers
 _SUM = 16  # blocks whose sum is in float16
-# By the size of a tile: the power of two by which inputs are divided, since transforms enlarge them 4 and 20.25 times.
-_POWERS = {2: 2, 4: 5}
+# By the size of a tile: powers of two by which inputs and transformed columns of sums are divided, since transforms
+# enlarge them at most 4 and 26.3 times, and 3 and 7.4 times.
+_POWERS = {2: (2, 2), 4: (5, 3)}
 
 
 def covers(layer: Layer) -> bool:
@@ -49,8 +51,12 @@ def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -
     ordered = winograd.pack(layer, machine, config, weights)
     # [groups of blocks, components, channels in, blocks of a group, lanes]
     firsts = range(0, ordered.shape[2], _SUM * machine.lanes)
-    sums = np.add.reduceat(np.abs(ordered), firsts, axis=2).max(axis=(1, 2))
-    return bounds.packed(ordered, bounds.powers(sums)[:, None, None], sums.size)
+    # What is summed in float32 is transformed in float16 as well.
+    sums = np.add.reduceat(np.abs(ordered), firsts, axis=2).sum(axis=2).max(axis=1)
+    _, columns = _POWERS[config.tile]
+    # Divided again, a larger result than 65504 would be possible before the factor is taken back.
+    exponents = np.minimum(bounds.powers(sums * 2.0**columns), 0)
+    return bounds.packed(ordered, exponents[:, None, None], sums.size)
 
 
 def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
@@ -70,7 +76,8 @@ class _Writer(winograd.WinogradWriter):
     def __init__(self, plan: WinogradPlan, machine: Machine, buffers: Any, factors: int) -> None:
         """Take the processor, the flat buffers of the arguments, and where factors begin behind the weights."""
         super().__init__(plan, machine, buffers)
-        self._factors, self._power = factors, _POWERS[plan.config.tile]
+        self._factors, (self._power, columns) = factors, _POWERS[plan.config.tile]
+        self.scales = 2.0**-columns, 2.0 ** (self._power + columns)
 
     def input(self, vector: Any) -> Any:
         return vector * emit.splat(2.0**-self._power, self._lanes, FLOAT16)
@@ -86,7 +93,7 @@ class _Writer(winograd.WinogradWriter):
 
         if blocks <= _CHAIN:
             chain(0, blocks)
-            return [emit.in_type(sums[number], "float32", lanes) for number in range(count)]
+            return [sums[number] for number in range(count)]
         halves = zeros_on_stack(count, lanes, FLOAT16)
 
         def chains(first: Any, end: Any) -> None:
@@ -98,7 +105,7 @@ class _Writer(winograd.WinogradWriter):
 
         if blocks <= _SUM:
             chains(0, blocks)
-            return [emit.in_type(halves[number], "float32", lanes) for number in range(count)]
+            return [halves[number] for number in range(count)]
         totals = zeros_on_stack(count, lanes, "float32")
         with T.serial(0, -(-blocks // _SUM)) as number:
             first = T.Bind(number * _SUM)
@@ -106,17 +113,12 @@ class _Writer(winograd.WinogradWriter):
             with T.serial(0, count) as index:
                 T.buffer_store(totals, totals[index] + emit.in_type(halves[index], "float32", lanes), [index])
                 T.buffer_store(halves, emit.splat(0.0, lanes, FLOAT16), [index])
-        return [totals[number] for number in range(count)]
+        return [emit.in_type(totals[number], FLOAT16, lanes) for number in range(count)]
 
     def finish(self, block: Any) -> Callable[[Any], Any]:
         lanes = self._lanes
-        index = emit.ramp(self._factors + block * lanes, lanes)
-        factor = emit.in_type(self._weights[index], "float32", lanes) * emit.splat(2.0**self._power, lanes)
-        factor = T.Bind(factor)
-        bias = None if self._bias is None else T.Bind(self._bias[emit.ramp(block * lanes, lanes)])
-
-        def finished(value: Any) -> Any:
-            scaled = value * factor
-            return T.Bind(emit.in_type(scaled if bias is None else scaled + bias, FLOAT16, lanes))
-
-        return finished
+        factor = T.Bind(self._weights[emit.ramp(self._factors + block * lanes, lanes)])
+        if self._bias is None:
+            return lambda value: value * factor
+        bias = T.Bind(emit.in_type(self._bias[emit.ramp(block * lanes, lanes)], FLOAT16, lanes))
+        return lambda value: T.Bind(value * factor + bias)

@@ -101,20 +101,23 @@ def inputs(d: Sequence[Any], lanes: int) -> list[Any]:
     return [T.Bind(value) for value in rows]
 
 
-def outputs(m: Sequence[Any], lanes: int) -> list[Any]:
-    """Write the transform of one row or column of m + 2 products to m results."""
+def outputs(m: Sequence[Any], lanes: int, scale: float = 1.0) -> list[Any]:
+    """Write the transform of one row or column of m + 2 products to m results, times a scale."""
 
     def c(number: float) -> Any:
-        return emit.splat(number, lanes)
+        return emit.splat(number, lanes, emit.element_type(m[0]))
+
+    def scaled(value: Any) -> Any:
+        return value if scale == 1 else c(scale) * value
 
     inner, inner_odd = T.Bind(m[1] + m[2]), T.Bind(m[1] - m[2])
     if len(m) == 4:  # noqa: PLR2004 - F(2x2)
-        return [T.Bind(m[0] + inner), T.Bind(inner_odd - m[3])]
+        return [T.Bind(scaled(value)) for value in (m[0] + inner, inner_odd - m[3])]
     outer, outer_odd = T.Bind(m[3] + m[4]), T.Bind(m[3] - m[4])
     rows = (
-        m[0] + inner + outer,
-        c(POINT) * (inner_odd + c(2) * outer_odd),
-        c(0.5) * inner + c(2) * outer,
-        m[5] + c(POINT / 2) * (inner_odd + c(8) * outer_odd),
+        scaled(m[0] + inner + outer),
+        c(POINT * scale) * (inner_odd + c(2) * outer_odd),
+        c(0.5 * scale) * inner + c(2 * scale) * outer,
+        scaled(m[5]) + c(POINT / 2 * scale) * (inner_odd + c(8) * outer_odd),
     )
     return [T.Bind(value) for value in rows]

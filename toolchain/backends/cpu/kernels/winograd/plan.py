@@ -266,5 +266,4 @@ def _finish(plan: WinogradPlan) -> float:
     operations = {2: 3, 4: 12}[tile] * (side + tile) + (1 + len(layer.epilogue)) * tile**2
     reads = sum(op.other is not None for op in layer.epilogue)
     moves = side**2 + 2 * side * tile + (1 + reads) * tile**2
-    # Products are transformed in float32, which takes two vectors for one of float16.
-    return plan.config.blocks * (operations + _MOVE_OUTPUT * moves) * (2 if layer.is_half else 1)
+    return plan.config.blocks * (operations + _MOVE_OUTPUT * moves)
