@@ -1,9 +1,8 @@
-"""Winograd convolution in float16: as `winograd`, but all that it transforms, weights and short sums are float16.
+"""Winograd convolution in float16: as `winograd`, but inputs, weights, short sums and columns of sums are float16.
 
-Sums of a few products are in float16, those of some of these too, and the rest in float32. No step overflows where the
-result does not: inputs are divided by a power of two before their transform enlarges them, weights by another one, so
-that the transform of the sums' columns does not overflow, and that divides by a third one for the transform of rows.
-The last step takes all of them back.
+Sums of a few products are in float16, those of some of these too, and the rest in float32, as is the last transform,
+that of rows. No step before it overflows where the data does not: inputs are divided by a power of two, since their
+transform enlarges them, and the weights of each output by one that bounds its sums and their transform of columns.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from toolchain.backends.cpu.kernels import direct, emit, winograd
 from toolchain.backends.cpu.kernels.emit import Argument
 from toolchain.backends.cpu.kernels.float16 import bounds
 from toolchain.backends.cpu.kernels.float16.emit import zeros_on_stack
+from toolchain.backends.cpu.kernels.winograd import algebra
 from toolchain.backends.cpu.kernels.winograd import plan as winograd_plan
 from toolchain.backends.cpu.kernels.winograd.plan import Config, WinogradPlan
 from toolchain.backends.cpu.layers import FLOAT16, Conv, Layer
@@ -31,9 +31,8 @@ NAME = "float16_winograd"
 
 _CHAIN = 4  # blocks of input channels that are summed in registers
 _SUM = 16  # blocks whose sum is in float16
-# By the size of a tile: powers of two by which inputs and transformed columns of sums are divided, since transforms
-# enlarge them at most 4 and 26.3 times, and 3 and 7.4 times.
-_POWERS = {2: (2, 2), 4: (5, 3)}
+# By the size of a tile: the power of two by which inputs are divided, since transforms enlarge them 4 and 26.3 times.
+_POWERS = {2: 2, 4: 5}
 
 
 def covers(layer: Layer) -> bool:
@@ -50,13 +49,20 @@ def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -
     """Return weights [out, in, 3, 3] as the kernel reads them: those of `winograd`, then factors of outputs."""
     ordered = winograd.pack(layer, machine, config, weights)
     # [groups of blocks, components, channels in, blocks of a group, lanes]
-    firsts = range(0, ordered.shape[2], _SUM * machine.lanes)
-    # What is summed in float32 is transformed in float16 as well.
-    sums = np.add.reduceat(np.abs(ordered), firsts, axis=2).sum(axis=2).max(axis=1)
-    _, columns = _POWERS[config.tile]
-    # Divided again, a larger result than 65504 would be possible before the factor is taken back.
-    exponents = np.minimum(bounds.powers(sums * 2.0**columns), 0)
-    return bounds.packed(ordered, exponents[:, None, None], sums.size)
+    greatest = _greatest(ordered, machine.lanes, config.tile)
+    return bounds.packed(ordered, bounds.powers(greatest)[:, None, None], greatest.size)
+
+
+def _greatest(weights: NDArray[np.float32], lanes: int, tile: int) -> NDArray[np.float32]:
+    """Return the greatest number in float16 that data of at most 1 leads to, [groups of blocks, blocks, lanes]."""
+    side = tile + 2
+    gains = np.multiply.outer(algebra.input_gains(tile), algebra.input_gains(tile)) / 2 ** _POWERS[tile]
+    firsts = range(0, weights.shape[2], _SUM * lanes)
+    sums = np.add.reduceat(np.abs(weights), firsts, axis=2) * gains.reshape(-1, 1, 1, 1)
+    # What is summed in float32 is transformed in float16.
+    columns = sums.sum(axis=2).reshape(-1, side, side, *sums.shape[3:])
+    transformed = np.tensordot(algebra.output_gains(tile), columns, axes=(1, 2))  # [rows, groups, columns, ...]
+    return np.maximum(sums.max(axis=(1, 2)), transformed.max(axis=(0, 2))).astype(np.float32)
 
 
 def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
@@ -76,8 +82,7 @@ class _Writer(winograd.WinogradWriter):
     def __init__(self, plan: WinogradPlan, machine: Machine, buffers: Any, factors: int) -> None:
         """Take the processor, the flat buffers of the arguments, and where factors begin behind the weights."""
         super().__init__(plan, machine, buffers)
-        self._factors, (self._power, columns) = factors, _POWERS[plan.config.tile]
-        self.scales = 2.0**-columns, 2.0 ** (self._power + columns)
+        self._factors, self._power = factors, _POWERS[plan.config.tile]
 
     def input(self, vector: Any) -> Any:
         return vector * emit.splat(2.0**-self._power, self._lanes, FLOAT16)
@@ -117,8 +122,13 @@ class _Writer(winograd.WinogradWriter):
 
     def finish(self, block: Any) -> Callable[[Any], Any]:
         lanes = self._lanes
-        factor = T.Bind(self._weights[emit.ramp(self._factors + block * lanes, lanes)])
-        if self._bias is None:
-            return lambda value: value * factor
-        bias = T.Bind(emit.in_type(self._bias[emit.ramp(block * lanes, lanes)], FLOAT16, lanes))
-        return lambda value: T.Bind(value * factor + bias)
+        index = emit.ramp(self._factors + block * lanes, lanes)
+        factor = emit.in_type(self._weights[index], "float32", lanes) * emit.splat(2.0**self._power, lanes)
+        factor = T.Bind(factor)
+        bias = None if self._bias is None else T.Bind(self._bias[emit.ramp(block * lanes, lanes)])
+
+        def finished(value: Any) -> Any:
+            scaled = value * factor
+            return T.Bind(emit.in_type(scaled if bias is None else scaled + bias, FLOAT16, lanes))
+
+        return finished

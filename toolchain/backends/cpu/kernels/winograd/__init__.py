@@ -110,12 +110,10 @@ class WinogradWriter:
     """Writes one kernel.
 
     Attributes:
-        dtype: Type of what is transformed, and of its products.
-        scales: What the transforms of columns and of rows of products multiply by; what comes after takes it back.
+        dtype: Type of what is transformed, and of its products; rows of products are transformed in float32.
     """
 
     dtype = "float32"
-    scales: tuple[float, float] = (1.0, 1.0)
 
     def __init__(self, plan: WinogradPlan, machine: Machine, buffers: Sequence[Any]) -> None:
         self._plan, self._layer, self._lanes, self._tile = plan, plan.layer, plan.lanes, plan.config.tile
@@ -270,7 +268,7 @@ class WinogradWriter:
             with T.serial(0, plan.config.blocks * plan.chunk) as number:
                 offset = T.Bind(number * self._lanes)
                 vectors = [products.vector(offset + row * plan.output_line) for row in range(side)]
-                for row, value in enumerate(algebra.outputs(vectors, self._lanes, self.scales[0])):
+                for row, value in enumerate(algebra.outputs(vectors, self._lanes)):
                     halves.store(value, offset + (row * side + column) * plan.output_line)
         self._transform_outputs(chunk, group, halves)
 
@@ -375,7 +373,7 @@ class WinogradWriter:
         # Columns of the last tile of a row that are inside the result.
         last = self._layer.out.width - (plan.across - 1) * tile
         vectors = [halves.vector(start + column * plan.output_line) for column in range(plan.side)]
-        results = algebra.outputs(vectors, lanes, self.scales[1])
+        results = algebra.outputs([T.Bind(emit.in_type(vector, "float32", lanes)) for vector in vectors], lanes)
         finish = self.finish(block)
 
         def store(columns: range) -> None:

@@ -263,7 +263,8 @@ def _transform(plan: WinogradPlan) -> float:
 def _finish(plan: WinogradPlan) -> float:
     """Return the cost of making one tile of results of one block of its products, for all blocks of a group."""
     side, tile, layer = plan.side, plan.config.tile, plan.layer
-    operations = {2: 3, 4: 12}[tile] * (side + tile) + (1 + len(layer.epilogue)) * tile**2
+    vectors = 2 if layer.is_half else 1  # rows are transformed in float32, which takes two vectors for one of float16
+    operations = {2: 3, 4: 12}[tile] * (side + vectors * tile) + (vectors + len(layer.epilogue)) * tile**2
     reads = sum(op.other is not None for op in layer.epilogue)
-    moves = side**2 + 2 * side * tile + (1 + reads) * tile**2
+    moves = side**2 + (1 + vectors) * side * tile + (1 + reads) * tile**2
     return plan.config.blocks * (operations + _MOVE_OUTPUT * moves)
