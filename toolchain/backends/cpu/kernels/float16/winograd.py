@@ -29,8 +29,9 @@ __all__ = ["NAME", "Config", "configs", "covers", "kernel", "pack"]
 
 NAME = "float16_winograd"
 
-_CHAIN = 4  # blocks of input channels that are summed in registers
-_SUM = 16  # blocks whose sum is in float16
+_SUM = 16  # blocks of input channels whose sum is in float16
+# By the size of a tile: blocks that are summed in registers. Transforms of large tiles enlarge what rounding changes.
+_CHAIN = {2: _SUM, 4: 4}
 # By the size of a tile: the power of two by which inputs are divided, since transforms enlarge them 4 and 26.3 times.
 _POWERS = {2: 2, 4: 5}
 
@@ -88,36 +89,44 @@ class _Writer(winograd.WinogradWriter):
         return vector * emit.splat(2.0**-self._power, self._lanes, FLOAT16)
 
     def sums(self, count: int, add: Callable[[emit.Registers, Any, Any], None]) -> list[Any]:
-        lanes, blocks = self._lanes, self._layer.data.blocks
+        lanes, blocks, chain = self._lanes, self._layer.data.blocks, _CHAIN[self._tile]
         sums = emit.Registers(count, lanes, FLOAT16)
 
-        def chain(first: Any, end: Any) -> None:
+        def add_chain(first: Any, end: Any) -> None:
             for number in range(count):
                 sums[number] = emit.splat(0.0, lanes, FLOAT16)
             add(sums, first, end)
 
-        if blocks <= _CHAIN:
-            chain(0, blocks)
+        if blocks <= chain:
+            add_chain(0, blocks)
             return [sums[number] for number in range(count)]
-        halves = zeros_on_stack(count, lanes, FLOAT16)
+        if chain == _SUM:
+            return self._total(count, add_chain, sums)
+        halves = emit.on_stack(count, lanes, FLOAT16)
 
-        def chains(first: Any, end: Any) -> None:
-            with T.serial(0, T.Bind((end - first + _CHAIN - 1) // _CHAIN)) as number:
-                begin = T.Bind(first + number * _CHAIN)
-                chain(begin, T.Bind(tirx.min(begin + _CHAIN, end)))
+        def add_chains(first: Any, end: Any) -> None:
+            with T.serial(0, count) as index:
+                T.buffer_store(halves, emit.splat(0.0, lanes, FLOAT16), [index])
+            with T.serial(0, T.Bind((end - first + chain - 1) // chain)) as number:
+                begin = T.Bind(first + number * chain)
+                add_chain(begin, T.Bind(tirx.min(begin + chain, end)))
                 for index in range(count):
                     T.buffer_store(halves, halves[index] + sums[index], [index])
 
         if blocks <= _SUM:
-            chains(0, blocks)
+            add_chains(0, blocks)
             return [halves[number] for number in range(count)]
+        return self._total(count, add_chains, halves)
+
+    def _total(self, count: int, add: Callable[[Any, Any], None], halves: Any) -> list[Any]:
+        """Return sums over all blocks; `add` writes those over some of them in float16 to `halves`."""
+        lanes, blocks = self._lanes, self._layer.data.blocks
         totals = zeros_on_stack(count, lanes, "float32")
         with T.serial(0, -(-blocks // _SUM)) as number:
             first = T.Bind(number * _SUM)
-            chains(first, T.Bind(tirx.min(first + _SUM, blocks)))
-            with T.serial(0, count) as index:
+            add(first, T.Bind(tirx.min(first + _SUM, blocks)))
+            for index in range(count):
                 T.buffer_store(totals, totals[index] + emit.in_type(halves[index], "float32", lanes), [index])
-                T.buffer_store(halves, emit.splat(0.0, lanes, FLOAT16), [index])
         return [emit.in_type(totals[number], FLOAT16, lanes) for number in range(count)]
 
     def finish(self, block: Any) -> Callable[[Any], Any]:
