@@ -427,7 +427,8 @@ def test_objects_by_the_steps_of_a_release(metric, tmp_path, monkeypatch):
         onnx.save(squares_by_blocks(share), tmp_path / f"{name}.onnx")
         outcome = toolchain("build", f"{name}.onnx", *steps, "-o", tmp_path / name)
         assert outcome.code == 0, outcome.err
-    words = ["--data", "squares.json", "--metric", metric, "--root", tmp_path / "root", "--json", tmp_path / "report.json"]
+    words = ["--data", "squares.json", "--metric", metric, "--root", tmp_path / "root"]
+    words += ["--json", tmp_path / "report.json"]
     for name in ("good", "dim"):
         outcome = toolchain("evaluate", tmp_path / name, *words, "--model", "good.onnx", "--most-lost", 1)
         assert outcome.code == (0 if name == "good" else 6), outcome.err

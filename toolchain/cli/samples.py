@@ -49,7 +49,8 @@ class SampleOptions:
         "--postprocess",
         default="",
         metavar="MODULE:FUNCTION",
-        help="Function of your project that makes boxes (map), masks or a text (wer) of the outputs. Default: the release's steps.",
+        help="Function of your project that makes boxes, masks (map) or a text (wer) of the outputs. Default: the"
+        " release's steps.",
     )
     pictures: Path | None = option(
         "--pictures",
