@@ -21,6 +21,7 @@ from toolchain.tensors import Tensors
 from toolchain.texts import Texts
 
 Steps = Pictures | Sounds | Texts
+_OF_BOXES = ("yolo-v5", "yolo-v8", "detr", "boxes")  # how outputs are read, as plans have it
 
 
 class Answers(Protocol):
@@ -74,7 +75,7 @@ class StepObjects(StepAnswers):
     def answer(self, values: Tensors, path: Path) -> list[tuple[Any, float, str]]:
         plan, labels = self.steps.plan, self.steps.labels
         computer, (width, height) = native_pictures.Computer(plan), _size(path)
-        found = computer.find(width, height, values[self.outputs[plan.output]])
+        found = computer.find(width, height, [values[name] for name in self.outputs])
         answers = []
         for number, item in enumerate(found):
             name = labels[int(item["label"])]
@@ -106,14 +107,15 @@ class StepText(StepAnswers):
 
     def answer(self, values: Tensors, path: Path) -> str:  # noqa: ARG002 - the outputs have the text
         steps = self.steps
-        output = values[self.outputs[steps.plan.output]]
+        outputs = [values[name] for name in self.outputs]
+        output = outputs[steps.plan.output]
         if isinstance(steps, Texts):
             numbers = output.argmax(axis=-1) if output.dtype == np.float32 else output
             return steps.text(numbers.reshape(-1).tolist())
         if isinstance(steps, Sounds):
             found = native_sounds.Computer(steps.plan).find(output)
         else:
-            found = native_pictures.Computer(steps.plan).find(steps.plan.width, steps.plan.height, output)
+            found = native_pictures.Computer(steps.plan).find(steps.plan.width, steps.plan.height, outputs)
         return steps.text(found["label"].tolist())
 
 
@@ -125,7 +127,7 @@ def of_objects(
     Raises:
         InputError: The objects that they find have no names.
     """
-    if not isinstance(steps, Pictures) or not steps.plan.head.startswith("yolo"):
+    if not isinstance(steps, Pictures) or steps.plan.head not in _OF_BOXES:
         return None
     if masks and steps.plan.mask_output < 0:
         return None

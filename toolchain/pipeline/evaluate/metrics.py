@@ -233,7 +233,8 @@ class OwnMetric(Metric):
 
     def score(self, outputs: Tensors, target: Target) -> Score:
         label = {"label": target.label} if target.label else {}
-        expected: Any = {**label, **target.arrays} if target.arrays else target.label
+        has_arrays = target.path.suffix.lower() == ".npz"
+        expected: Any = {**label, **target.arrays} if has_arrays else target.label
         result = self.function(target.name, dict(outputs), expected)
         value, answer = result if isinstance(result, tuple) and len(result) == 2 else (result, "")  # noqa: PLR2004
         try:
