@@ -63,7 +63,8 @@ def _greatest(weights: NDArray[np.float32], lanes: int, tile: int) -> NDArray[np
     # What is summed in float32 is transformed in float16.
     columns = sums.sum(axis=2).reshape(-1, side, side, *sums.shape[3:])
     transformed = np.tensordot(algebra.output_gains(tile), columns, axes=(1, 2))  # [rows, groups, columns, ...]
-    return np.maximum(sums.max(axis=(1, 2)), transformed.max(axis=(0, 2))).astype(np.float32)
+    greatest: NDArray[np.float32] = np.maximum(sums.max(axis=(1, 2)), transformed.max(axis=(0, 2))).astype(np.float32)
+    return greatest
 
 
 def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
