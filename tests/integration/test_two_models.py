@@ -5,6 +5,8 @@ No assertion is about how long a run takes: this machine may be busy.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import shutil
 import subprocess
@@ -179,6 +181,37 @@ def test_the_application_on_a_virtual_board(virtual_boards, models, tmp_path):
         seen = shell.run(script, timeout=300)
         shell.run("rm -rf two-models")
     check_lines(seen.stdout, models)
+
+
+def test_a_text_is_read_in_each_box(models, root, tmp_path):
+    """As an application does that finds and reads signs; numpy reads the rows of ONNX Runtime greedily."""
+    onnx.save(picture_nets.reader(), tmp_path / "reader.onnx")
+    (tmp_path / "letters.txt").write_text("_\na\nb\nc\n")
+    words = [
+        "--pre",
+        "resize:stretch=32",
+        "--pre",
+        "scale=1/255",
+        "--post",
+        f"ctc:labels={tmp_path / 'letters.txt'},blank=0",
+    ]
+    done("deploy", tmp_path / "reader.onnx", "--root", root, *words, "--slot", "reader", "--budget", 0)
+    words = ["--root", root, "--slot", "detector", "--image", models / "a.ppm", "-o", tmp_path / "y.npz"]
+    (sample,) = parsed("run", *words, "--crops", "reader")["objects"]
+    done("sdk", "--board", "local", "-o", tmp_path / "sdk")
+    binding, library = python_binding(), tmp_path / "sdk" / "lib" / "libedge_model.so.1"
+    releases = (root / "slots" / name / "current" for name in ("detector", "reader"))
+    pixels = np.asarray(Image.open(models / "a.ppm"))
+    with contextlib.ExitStack() as stack:
+        first, second = (stack.enter_context(binding.Model(path, library=library)) for path in releases)
+        crops = first.run_crops(second, pixels)
+    assert [box["text"] for box in sample["objects"]] == [crop.text for crop in crops]
+    assert [len(box["crops"]) for box in sample["objects"]] == [len(crop.objects) for crop in crops]
+    for crop in crops:
+        (left, top), (right, bottom) = np.floor(crop.box[3:5]).astype(int), np.ceil(crop.box[5:7]).astype(int)
+        best = outputs_of(tmp_path / "reader.onnx", pixels[top:bottom, left:right])[0].argmax(1)
+        assert crop.text == "".join("_abc"[label] for label, _ in itertools.groupby(best) if label)
+    assert len({crop.text for crop in crops}) > 3
 
 
 def test_run_shows_what_is_in_each_box(models, root, tmp_path):
