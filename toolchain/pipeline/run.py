@@ -396,8 +396,8 @@ def _read_second(request: RunRequest, first: Manifest, device: ConnectedDevice) 
     other = device.in_slot(request.crops)
     current = bench.current(other.store, other.name)
     check_board(current.manifest, device.board, root=other.store.folder)
-    if first.pictures is None or first.pictures.plan.head not in {"yolo-v5", "yolo-v8"}:
-        raise InputError(f"{first.name} finds no boxes in a picture", hint="build it with --pre and --post yolo")
+    if first.pictures is None or first.pictures.plan.head in {"none", "classes", "labels"}:
+        raise InputError(f"{first.name} finds no boxes in a picture", hint="build it with steps that find boxes")
     second = current.manifest.pictures
     if second is None or second.plan.output < 0:
         raise InputError(
@@ -453,13 +453,11 @@ def _with_masks(
     if manifest.pictures is None:
         return objects
     plan, pixels = manifest.pictures.plan, samples.take(range(number, number + 1))["0"]
-    output, prototypes = (
-        sampled.outputs[manifest.outputs[index].name][number] for index in (plan.output, plan.mask_output)
-    )
+    outputs = [sampled.outputs[spec.name][number] for spec in manifest.outputs]
     computer = native_pictures.Computer(plan)
-    if len(computer.find(pixels.shape[1], pixels.shape[0], output)) != len(objects):
+    if len(computer.find(pixels.shape[1], pixels.shape[0], outputs)) != len(objects):
         raise VerificationError("the device sent objects that its outputs do not have", hint="deploy the release again")
-    masks = (computer.mask(index, prototypes) for index in range(len(objects)))
+    masks = (computer.mask(index, outputs[plan.mask_output]) for index in range(len(objects)))
     return tuple(replace(item, mask=FoundMask.of(mask)) for item, mask in zip(objects, masks, strict=True))
 
 

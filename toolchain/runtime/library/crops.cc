@@ -16,7 +16,7 @@ bool Crops::Begin(size_t most, const pictures::Plan& second, size_t longest) {
   points_.clear();
   texts_.clear();
   text_.clear();
-  has_places_ = second.head == pictures::kYoloRows || second.head == pictures::kYoloColumns;
+  has_places_ = pictures::FindsBoxes(second.head);
   const size_t objects = most * static_cast<size_t>(second.most), points = objects * static_cast<size_t>(second.points);
   if (points > pictures::kMostExtras) return false;
   crops_.reserve(most);

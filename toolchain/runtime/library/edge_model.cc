@@ -442,7 +442,8 @@ class OpenModel {
     const PicturePlan& steps = *manifest_.pictures;
     if (steps.output >= 0) {
       const auto [scores, count] = Scores(steps.output);
-      if (!pipeline_->Find(picture.width, picture.height, scores, count, &reason)) {
+      const auto [boxes, box_count] = steps.boxes < 0 ? Scored() : Scores(steps.boxes);
+      if (!pipeline_->Find(picture.width, picture.height, {scores, count, boxes, box_count}, &reason)) {
         throw Fault(kExitRunFailed, reason.text);
       }
       Label(pipeline_->objects(), steps.labels);
@@ -463,8 +464,7 @@ class OpenModel {
     Require(cut && cut->output >= 0, "the release finds nothing in a picture: build it with --pre and --post");
     enter(this, 0);
     const auto& own = manifest_.pictures;
-    const bool has_boxes = own && (own->plan.head == pictures::kYoloRows || own->plan.head == pictures::kYoloColumns);
-    Require(has_boxes, "the release finds no boxes: build it with --post yolo");
+    Require(own && pictures::FindsBoxes(own->plan.head), "the release finds no boxes: build it with --post yolo");
     const pictures::Picture picture = Raw(given);
     Run(picture);
     most = std::min(most, static_cast<size_t>(own->plan.most));
