@@ -97,12 +97,22 @@ def share_storages(lowered: tvm.IRModule, entry: str) -> tvm.IRModule:
 def place(lifetimes: Mapping[Any, Lifetime]) -> tuple[int, dict[Any, int]]:
     """Return the size of a memory for tensors, and the offset of each in it: of several orders, that which needs least.
 
-    In each order, a tensor gets the smallest gap that it fits in, beside those which are needed at the same time.
+    In each order, a tensor gets the smallest gap that it fits in, beside those which are needed at the same time. Then
+    what lies at the end of the best plan comes first, some times.
     """
-    return min((_place(lifetimes, order) for order in _ORDERS), key=operator.itemgetter(0))
+    orders = [_sorted(lifetimes, key) for key in _KEYS]
+    plans = [(*_place(lifetimes, order), order) for order in orders]
+    size, offsets, order = best = min(plans, key=operator.itemgetter(0))
+    for _ in range(_TRIES):
+        at_end = [var for var in order if offsets[var] + _aligned(lifetimes[var].size) == size]
+        order = [*at_end, *(var for var in order if var not in at_end)]
+        size, offsets = _place(lifetimes, order)
+        best = min(best, (size, offsets, order), key=operator.itemgetter(0))
+    return best[0], best[1]
 
 
-_ORDERS: tuple[Callable[[Lifetime], tuple[int, int]], ...] = (
+_TRIES = 30
+_KEYS: tuple[Callable[[Lifetime], tuple[int, int]], ...] = (
     lambda lifetime: (-lifetime.size, lifetime.first),
     lambda lifetime: (-lifetime.size * (lifetime.last - lifetime.first + 1), lifetime.first),
     lambda lifetime: (lifetime.first, -lifetime.size),
@@ -110,14 +120,20 @@ _ORDERS: tuple[Callable[[Lifetime], tuple[int, int]], ...] = (
 )
 
 
-def _place(
-    lifetimes: Mapping[Any, Lifetime], order: Callable[[Lifetime], tuple[int, int]]
-) -> tuple[int, dict[Any, int]]:
+def _sorted(lifetimes: Mapping[Any, Lifetime], key: Callable[[Lifetime], tuple[int, int]]) -> list[Any]:
+    return sorted(lifetimes, key=lambda var: key(lifetimes[var]))
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _place(lifetimes: Mapping[Any, Lifetime], order: Sequence[Any]) -> tuple[int, dict[Any, int]]:
     total = 0
     placed: list[tuple[int, int, Lifetime]] = []  # where it begins and ends, in the order of the offsets
     offsets: dict[Any, int] = {}
-    for var, lifetime in sorted(lifetimes.items(), key=lambda item: order(item[1])):
-        size = -(-lifetime.size // ALIGNMENT) * ALIGNMENT
+    for var in order:
+        lifetime, size = lifetimes[var], _aligned(lifetimes[var].size)
         end, gaps = 0, []
         for begin, following, other in placed:
             if lifetime.meets(other):
