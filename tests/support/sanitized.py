@@ -57,14 +57,14 @@ def release_with_variants(folder: Path) -> Path:
 def releases_for_pictures(folder: Path) -> list[Path]:
     """Build a release that finds boxes in a picture, and one that classifies what is in them."""
     networks = {
-        "detector": (picture_nets.detector(), "yolo:score=0.423"),
-        "classifier": (picture_nets.classifier(), "topk:k=1"),
+        "detector": (picture_nets.detector(), "opencv", "yolo:score=0.423"),
+        "classifier": (picture_nets.classifier(), "pillow", "topk:k=1"),
     }
     releases = []
-    for name, (network, last) in networks.items():
+    for name, (network, kind, last) in networks.items():
         own = folder / f"{name}-steps"
         own.mkdir()
-        (own / "pipeline.toml").write_text(f'pre = ["resize:stretch=32,by=pillow", "scale=1/255"]\npost = ["{last}"]\n')
+        (own / "pipeline.toml").write_text(f'pre = ["resize:stretch=32,by={kind}", "scale=1/255"]\npost = ["{last}"]\n')
         releases.append(api.build(Model(nets.save(network, own, f"{name}.onnx")), folder=folder / name).folder)
     return releases
 
