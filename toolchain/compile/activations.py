@@ -24,7 +24,7 @@ ALIGNMENT = 64
 """Tensors begin at multiples of so many bytes: kAllocAlignment of TVM."""
 
 LEAST_SAVED = 64 << 10
-"""Bytes that are worth the time to move the beginnings of tensors, a tenth of a microsecond for each in a run."""
+"""Bytes that are worth the time to move the beginnings of tensors: less than a microsecond for each, in every run."""
 
 _MOVE = "vm.builtin.ensure_zero_offset"
 _STORAGE, _TENSOR, _KILL = "relax.vm.alloc_storage", "relax.vm.alloc_tensor", "relax.vm.kill_object"
