@@ -199,7 +199,7 @@ def test_the_board_file_chooses_unless_the_command_line_does(name, where, expect
 
 def test_a_board_without_an_image():
     with pytest.raises(InputError, match="board local has no image with a compiler") as caught:
-        cross.cross.choose(board.load("local").resolved(), "container")
+        cross.choose(board.load("local").resolved(), "container")
     assert "--toolchain host" in caught.value.hint
 
 
