@@ -144,6 +144,7 @@ class BundleSource:
         if folder:
             bundle.check_target(folder)
         user_records = applicable_records.user_records(request)
+        given = self._given_reference()
         cross.choose(request.board, request.toolchain).describe()  # a missing linker is reported before a long build
         with self.stages.timed("import"):
             progress(stage(f"importing {request.model.source}"))
@@ -156,7 +157,6 @@ class BundleSource:
             imported = [importer.import_model(each.source) for each in prepared]
             request = _with_steps(request, loaded, prepared[0].source, imported[0].outputs)
         networks = []
-        given = self._given_reference()
         with self.stages.timed("reference"):
             for each, model, own in zip(every, imported, prepared, strict=True):
                 reference, source = self._reference(own.source, each.arrays, each.variant)
