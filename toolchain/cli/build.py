@@ -39,7 +39,7 @@ class BuildOptions:
         "--reference",
         type=common.PATH,
         metavar="BUNDLE",
-        help="Take the reference of this bundle, if ONNX Runtime agrees with it here: the same digest on two hosts.",
+        help="Take the reference of this bundle, if ONNX Runtime agrees with it here: the same digest on other CPUs.",
     )
     supported_until: datetime | None = option(
         "--supported-until",

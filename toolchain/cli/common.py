@@ -584,6 +584,6 @@ def toolchain() -> Any:
     return option(
         "--toolchain",
         type=click.Choice(["container", "host", "zig"]),
-        help="Compiler to link with: in the container image, on this machine, or the package ziglang, with the same"
-        " bytes on every host. Default: as in the board file.",
+        help="Compiler to link with: in the container image, on this machine, or the package ziglang, the same on"
+        " every host. Default: as in the board file.",
     )
