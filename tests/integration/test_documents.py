@@ -165,6 +165,7 @@ TABLE: Mapping[str, list[tuple[str, Shown | Written | Run]]] = {
     "docs/containers.md": [
         ("toolchain containers list", Shown(DOCKER)),
         ("docker build", Shown(DOCKER)),
+        ("toolchain build mobilenet", Run(after="cmp first/manifest.json second/manifest.json")),
         ("docker/base.sh", Shown(DOCKER)),
         ("docker run", Shown(DOCKER)),
         ("toolchain containers inventory", Shown(DOCKER)),

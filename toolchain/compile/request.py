@@ -38,6 +38,7 @@ class BuildRequest:
     threads: int = 0  # number of threads for which kernels are chosen; 0 for the number in the board file
     max_memory: int = 0  # bytes that a process which runs the network may take; 0 for any number
     pipeline: Pictures | Sounds | Texts | None = None  # the steps, checked against the model
+    supported_until: str = ""  # the last day of the publisher's support, for the manifest; empty for none
 
     @cached_property
     def backend(self) -> Backend:
@@ -92,6 +93,7 @@ class BuildRequest:
         for option, path in input_source.options:
             arguments += [option, shlex.quote(path.name)]
         arguments += [shlex.quote(text) for text in self.pipeline.steps.arguments] if self.pipeline else []
+        arguments += ["--supported-until", self.supported_until] if self.supported_until else []
         return " ".join([*arguments, *precision_options(self.board), "--seed", str(input_source.seed)])
 
 
