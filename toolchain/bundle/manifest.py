@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
-from toolchain import files, pictures, sounds, states, texts
+from toolchain import files, pictures, sounds, states, texts, variants
 from toolchain.errors import InputError, VerificationError, did_you_mean
 from toolchain.pictures import Pictures
 from toolchain.sounds import Sounds
@@ -19,6 +19,7 @@ from toolchain.states import StatePair
 from toolchain.tensors import DTYPES, Tensors, TensorSpec
 from toolchain.texts import Texts
 from toolchain.validation import FEW_KEYS, FIRST_FAULT, words
+from toolchain.variants import LARGEST_SIZE, Dynamic
 from toolchain.variants import MOST as MOST_VARIANTS
 from toolchain.variants import NAME as VARIANT_NAME
 
@@ -275,6 +276,29 @@ class Manifest:
     texts: Texts | None = None  # how numbers of tokens become a text
     # the sets of shapes that it was compiled for, if there are several: functions of one library, with common params
     variants: Annotated[tuple[Variant, ...], FIRST_FAULT] = ()
+    dynamic: Dynamic | None = None  # the dimension of any size, of which the variants are some; None for fixed shapes
+
+    def select(self, arrays: Tensors, where: str) -> str:
+        """Return the name of the variant whose inputs have the shapes of arrays; empty if there are no variants.
+
+        Raises:
+            InputError: There is none.
+        """
+        if self.dynamic:
+            return self.dynamic.select(self.variants[0].inputs, self.variants[-1].inputs, arrays, where)
+        return variants.select({variant.name: variant.inputs for variant in self.variants}, arrays, where)
+
+    def of_shapes(self, name: str) -> Manifest:
+        """Return the manifest of a variant, as `of_variant`, which may have any size of the dynamic dimension."""
+        size = self.dynamic.size(name) if self.dynamic and name not in self.variant_names else None
+        if self.dynamic is None or size is None:
+            return self.of_variant(name)
+        least, greatest = self.variants[0], self.variants[-1]
+        inputs, outputs = (
+            tuple(self.dynamic.resize(low, high, size) for low, high in zip(*pair, strict=True))
+            for pair in ((least.inputs, greatest.inputs), (least.outputs, greatest.outputs))
+        )
+        return replace(self.of_variant(greatest.name), inputs=inputs, outputs=outputs)
 
     def of_variant(self, name: str) -> Manifest:
         """Return the manifest as that of one of its variants alone; with an empty name, as it is.
@@ -293,7 +317,7 @@ class Manifest:
                 hint=did_you_mean(name, known) or "name one of these",
             )
         own = {field.name: getattr(variant, field.name) for field in fields(Variant) if field.name != "name"}
-        return replace(self, schema=3, variants=(), **own)
+        return replace(self, schema=3, variants=(), dynamic=None, **own)
 
     @property
     def variant_names(self) -> tuple[str, ...]:
@@ -322,7 +346,18 @@ class Manifest:
     def encoded(self) -> bytes:
         """Return the manifest as the bytes of manifest.json."""
         document = asdict(self)
-        for name in ("reference", "records", "modelled", "half", "int8", "sparse", "pictures", "sounds", "texts"):
+        for name in (
+            "reference",
+            "records",
+            "modelled",
+            "half",
+            "int8",
+            "sparse",
+            "pictures",
+            "sounds",
+            "texts",
+            "dynamic",
+        ):
             if document[name] is None:
                 del document[name]
         _drop_from_steps(document.get("pictures"), document.get("sounds"))
@@ -475,7 +510,7 @@ def _variant_faults(manifest: Manifest) -> list[str]:
     if (manifest.schema == _VARIANTS_SCHEMA) != bool(variants):
         return ["variants: schema 4 is for a bundle that has some"]
     if not variants:
-        return []
+        return ["dynamic: there are no variants"] if manifest.dynamic else []
     is_many = 1 < len(variants) <= MOST_VARIANTS
     faults = [] if is_many else [f"variants: a bundle has 2 to {MOST_VARIANTS} of them"]
     faults += ["variants: they are for CPUs"] if manifest.target.get("kind") != "llvm" else []
@@ -486,7 +521,10 @@ def _variant_faults(manifest: Manifest) -> list[str]:
         first.name, manifest.entry, manifest.inputs, manifest.outputs, manifest.params_order, manifest.activations
     )
     faults += ["variants: the first one is not what the manifest itself has"] if own != first else []
-    for key in (lambda variant: variant.name, lambda variant: variant.entry, lambda variant: tuple(variant.inputs)):
+    keys = [lambda variant: variant.name, lambda variant: tuple(variant.inputs)]
+    keys += [] if manifest.dynamic else [lambda variant: variant.entry]
+    faults += _dynamic_faults(manifest, manifest.dynamic) if manifest.dynamic else []
+    for key in keys:
         faults += ["variants: two are the same"] if len(set(map(key, variants))) < len(variants) else []
     signature = _signature(first)
     for variant in others:
@@ -494,6 +532,32 @@ def _variant_faults(manifest: Manifest) -> list[str]:
         view = manifest.of_variant(variant.name)
         faults += [f"variants: {variant.name}: {fault}" for fault in _signature_faults(view)]
         faults += [f"variants: {variant.name}: {fault}" for fault in _amount_faults(view)]
+    return faults
+
+
+def _dynamic_faults(manifest: Manifest, dynamic: Dynamic) -> list[str]:
+    """Return what is wrong with the dimension of any size: each shape must follow from the size."""
+    sizes = [dynamic.size(variant.name) for variant in manifest.variants]
+    known = [size for size in sizes if size is not None]
+    if known != sorted(known) or len(known) < len(sizes) or not 0 < dynamic.least < dynamic.greatest <= LARGEST_SIZE:
+        return ["dynamic: the variants are not sizes in order"]
+    if (known[0], known[-1]) != (dynamic.least, dynamic.greatest):
+        return ["dynamic: the first and the last variant are not those of the least and the greatest size"]
+    first, last = manifest.variants[0], manifest.variants[-1]
+    if any(_signature(variant) != _signature(first) for variant in manifest.variants):
+        return []  # which is a fault of its own
+    faults = []
+    for variant, size in zip(manifest.variants, known, strict=True):
+        triples = zip(
+            (*first.inputs, *first.outputs),
+            (*last.inputs, *last.outputs),
+            (*variant.inputs, *variant.outputs),
+            strict=True,
+        )
+        if any(dynamic.resize(low, high, size).shape != own.shape for low, high, own in triples):
+            faults.append(f"dynamic: the shapes of {variant.name} do not follow from the size")
+        if (variant.entry, variant.params_order) != (first.entry, first.params_order):
+            faults.append(f"dynamic: {variant.name} is another function")
     return faults
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolchain import variants
 from toolchain.bundle.manifest import Manifest
 from toolchain.device import bench
 from toolchain.device.bench import Measurement
@@ -52,8 +51,7 @@ def of_file(path: Path, manifest: Manifest) -> str:
     """
     if not manifest.variants:
         return ""
-    signatures = {variant.name: variant.inputs for variant in manifest.variants}
-    return variants.select(signatures, inputs.arrays(path, manifest.inputs), path.name)
+    return manifest.select(inputs.arrays(path, manifest.inputs), path.name)
 
 
 def check_options(manifest: Manifest, names: tuple[str, ...], settings: Settings) -> None:
