@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from toolchain import files, pictures, sounds, states, texts, variants
+from toolchain.bundle import dynamic
 from toolchain.errors import InputError, VerificationError, did_you_mean
 from toolchain.pictures import Pictures
 from toolchain.sounds import Sounds
@@ -19,7 +20,7 @@ from toolchain.states import StatePair
 from toolchain.tensors import DTYPES, Tensors, TensorSpec
 from toolchain.texts import Texts
 from toolchain.validation import FEW_KEYS, FIRST_FAULT, words
-from toolchain.variants import LARGEST_SIZE, Dynamic
+from toolchain.variants import Dynamic
 from toolchain.variants import MOST as MOST_VARIANTS
 from toolchain.variants import NAME as VARIANT_NAME
 
@@ -523,48 +524,16 @@ def _variant_faults(manifest: Manifest) -> list[str]:
     faults += ["variants: the first one is not what the manifest itself has"] if own != first else []
     keys = [lambda variant: variant.name, lambda variant: tuple(variant.inputs)]
     keys += [] if manifest.dynamic else [lambda variant: variant.entry]
-    faults += _dynamic_faults(manifest, manifest.dynamic) if manifest.dynamic else []
+    faults += dynamic.faults(manifest.dynamic, manifest.variants) if manifest.dynamic else []
     for key in keys:
         faults += ["variants: two are the same"] if len(set(map(key, variants))) < len(variants) else []
-    signature = _signature(first)
+    signature = dynamic.signature(first)
     for variant in others:
-        faults += [f"variants: {variant.name} has another signature"] if _signature(variant) != signature else []
+        faults += [f"variants: {variant.name} has another signature"] if dynamic.signature(variant) != signature else []
         view = manifest.of_variant(variant.name)
         faults += [f"variants: {variant.name}: {fault}" for fault in _signature_faults(view)]
         faults += [f"variants: {variant.name}: {fault}" for fault in _amount_faults(view)]
     return faults
-
-
-def _dynamic_faults(manifest: Manifest, dynamic: Dynamic) -> list[str]:
-    """Return what is wrong with the dimension of any size: each shape must follow from the size."""
-    sizes = [dynamic.size(variant.name) for variant in manifest.variants]
-    known = [size for size in sizes if size is not None]
-    if known != sorted(known) or len(known) < len(sizes) or not 0 < dynamic.least < dynamic.greatest <= LARGEST_SIZE:
-        return ["dynamic: the variants are not sizes in order"]
-    if (known[0], known[-1]) != (dynamic.least, dynamic.greatest):
-        return ["dynamic: the first and the last variant are not those of the least and the greatest size"]
-    first, last = manifest.variants[0], manifest.variants[-1]
-    if any(_signature(variant) != _signature(first) for variant in manifest.variants):
-        return []  # which is a fault of its own
-    faults = []
-    for variant, size in zip(manifest.variants, known, strict=True):
-        triples = zip(
-            (*first.inputs, *first.outputs),
-            (*last.inputs, *last.outputs),
-            (*variant.inputs, *variant.outputs),
-            strict=True,
-        )
-        if any(dynamic.resize(low, high, size).shape != own.shape for low, high, own in triples):
-            faults.append(f"dynamic: the shapes of {variant.name} do not follow from the size")
-        if (variant.entry, variant.params_order) != (first.entry, first.params_order):
-            faults.append(f"dynamic: {variant.name} is another function")
-    return faults
-
-
-def _signature(variant: Variant) -> list[tuple[Any, ...]]:
-    """Return what all variants have in common: names, element types and ranks, and the bounds of outputs."""
-    specs = (*variant.inputs, *variant.outputs)
-    return [(len(variant.inputs), spec.name, spec.dtype, len(spec.shape), spec.bound) for spec in specs]
 
 
 def _bound_faults(manifest: Manifest) -> list[str]:

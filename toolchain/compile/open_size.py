@@ -24,8 +24,8 @@ from toolchain.compile.executable import ENTRY, Compiled, lift_constants
 from toolchain.errors import InputError
 from toolchain.models import origins
 
-_EMITTED = 3
-"""Sizes whose kernels are written: as many as decide and prove an affine function."""
+_EMITTED = 4
+"""Sizes whose kernels are written: as many as decide and prove a polynomial (`unify`)."""
 
 _UPPER_BOUND = "tir_var_upper_bound"
 """The attribute by which TVM plans memory for the greatest size."""
@@ -40,7 +40,7 @@ def sizes_to_compare(least: int, greatest: int) -> tuple[int, ...]:
 
     Size 1 is left out: axes of one element are where exporters and TVM take short cuts. Its results are compared.
     """
-    near = (greatest, greatest - 1, greatest - 3)
+    near = (greatest, greatest - 1, greatest - 3, greatest - 4)
     smaller = (greatest * 2 // 3, greatest // 2 - 1, greatest // 3, greatest // 5, max(least, 3))
     return tuple(dict.fromkeys((*near, *(size for size in smaller if max(least, 2) <= size < near[-1]))))
 
@@ -50,7 +50,7 @@ def join(modules: Sequence[tvm.IRModule], sizes: Sequence[int], backend: Backend
 
     Args:
         modules: What the backend's `lower` returned for each size.
-        sizes: The greatest first, then at least two near it, and others that are compared alone.
+        sizes: The greatest first, then at least three near it, and others that are compared alone.
         backend: The board's backend.
         name: The model's name, for errors.
 

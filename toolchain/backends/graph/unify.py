@@ -1,7 +1,7 @@
 """One function for every size of a dimension, from the functions that were compiled for some of the sizes.
 
 A network that is compiled for several sizes differs in numbers alone: extents, strides, and the shapes of tensors. Each
-such number is an affine function of the size, `factor * size + offset`, which three sizes decide and prove. Functions
+such number is a polynomial of the size, nearly always `factor * size + offset`, which some sizes decide and prove. Functions
 are compared as the graphs of objects that TVM writes as JSON: they must be the same graph, but for these numbers.
 """
 
@@ -11,6 +11,7 @@ import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,8 @@ _PLAIN = {1, 2, 3}  # TVM's numbers of the types int, bool and float
 
 Node = dict[str, Any]
 Indices = tuple[int, ...]
+Polynomial = tuple[int, int, int]
+"""The factors of 1, of the size and of its square."""
 
 
 class DifferentError(Exception):
@@ -51,13 +54,13 @@ class Size:
     def new(cls) -> Size:
         return cls(tirx.Var(SIZE, DTYPE))
 
-    def expression(self, factor: int, offset: int) -> Any:
-        """Return an affine function of the size."""
-        return self.variable * factor + offset
+    def expression(self, polynomial: Polynomial) -> Any:
+        """Return a polynomial of the size."""
+        return evaluate(polynomial, self.variable)
 
-    def index(self, factor: int, offset: int) -> Any:
+    def index(self, polynomial: Polynomial) -> Any:
         """Return the same as an index in a buffer."""
-        return tirx.Cast("int32", self.variable) * factor + offset
+        return evaluate(polynomial, tirx.Cast("int32", self.variable))
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ def unify(functions: Sequence[Any], sizes: Sequence[int]) -> Unified:
 
     Args:
         functions: One for each size.
-        sizes: At least three, all different.
+        sizes: At least four, all different.
 
     Raises:
         DifferentError: There is none.
@@ -92,12 +95,28 @@ def unify(functions: Sequence[Any], sizes: Sequence[int]) -> Unified:
     return Unified(function, size, union.is_open, union.called)
 
 
-def affine(values: Sequence[int], sizes: Sequence[int]) -> tuple[int, int] | None:
-    """Return the factor and the offset by which values follow from sizes; None if they do not."""
-    factor, rest = divmod(values[1] - values[0], sizes[1] - sizes[0])
-    offset = values[0] - factor * sizes[0]
-    is_right = all(factor * size + offset == value for size, value in zip(sizes, values, strict=True))
-    return (factor, offset) if not rest and is_right else None
+def polynomial_of(values: Sequence[int], sizes: Sequence[int]) -> Polynomial | None:
+    """Return the polynomial of degree 2 or less by which values follow from sizes; None if there is none.
+
+    Three sizes decide, and the others prove: heads of attention have `size * size` scores.
+    """
+    (first, second, third), points = values[:3], sizes[:3]
+    slopes = Fraction(second - first, points[1] - points[0]), Fraction(third - second, points[2] - points[1])
+    square = (slopes[1] - slopes[0]) / (points[2] - points[0])
+    factor = slopes[0] - square * (points[0] + points[1])
+    offset = first - factor * points[0] - square * points[0] ** 2
+    if any(number.denominator > 1 for number in (offset, factor, square)):
+        return None
+    polynomial = int(offset), int(factor), int(square)
+    is_right = all(evaluate(polynomial, size) == value for size, value in zip(sizes, values, strict=True))
+    return polynomial if is_right else None
+
+
+def evaluate(polynomial: Polynomial, size: Any) -> Any:
+    """Return the value of a polynomial at a size, which may be a variable."""
+    offset, factor, square = polynomial
+    value = size * (size * square + factor) if square else size * factor
+    return value + offset
 
 
 def _dividend(values: Sequence[float], sizes: Sequence[int]) -> float | None:
@@ -209,13 +228,17 @@ class _Union:
 
     def _integer(self, data: Sequence[Any], values: Sequence[int]) -> int:
         """Return the expression of an integer that depends on the size."""
-        line = affine(values, self._sizes)
-        if line is None:
-            raise DifferentError(f"{values[0]} and {values[-1]} are not in proportion to the size")
-        factor, offset = line
+        polynomial = polynomial_of(values, self._sizes)
+        if polynomial is None:
+            raise DifferentError(f"{values[0]} and {values[-1]} do not follow from the size")
+        offset, factor, square = polynomial
         self.is_open = True
         value = self._size
-        if factor != 1:
+        if square:
+            scaled = self._expression("prim.Mul", self._int64, a=self._size, b=self._number(square))
+            inner = self._expression("prim.Add", self._int64, a=scaled, b=self._number(factor))
+            value = self._expression("prim.Mul", self._int64, a=inner, b=self._size)
+        elif factor != 1:
             value = self._expression("prim.Mul", self._int64, a=value, b=self._number(factor))
         if offset:
             value = self._expression("prim.Add", self._int64, a=value, b=self._number(offset))

@@ -313,7 +313,7 @@ class DenseWriter:
             if (block + 1) * lanes <= outputs:
                 self._store(totals[block], row, output, lanes)
                 continue
-            stored = emit.on_stack(lanes, 1)
+            stored = emit.numbers_on_stack(lanes)
             T.buffer_store(stored, totals[block], [emit.ramp(0, lanes)])
             with T.serial(0, outputs % lanes) as lane:
                 self._store(stored[lane], row, output + lane, 1)

@@ -140,6 +140,14 @@ def on_stack(count: int, lanes: int, dtype: str = "float32") -> Buffer:
     return flat(T.alloc_buffer((count,), wide(dtype, lanes)))
 
 
+def numbers_on_stack(count: int) -> Buffer:
+    """Return a small buffer of floats on the stack, which may be read one by one.
+
+    It has a scope of its own: TVM would share the memory of registers with it, and take both for vectors.
+    """
+    return flat(T.alloc_buffer((count,), "float32", scope="local"))
+
+
 def element_type(value: Expr) -> str:
     """Return the element type of a vector, or the type of a number."""
     return str(value.ty.dtype).partition("x")[0]

@@ -18,7 +18,7 @@ from toolchain.backends.cpu.kernels.open import attention, dense
 from toolchain.backends.cpu.layers import Layer, from_document, task_of, to_json
 from toolchain.backends.cpu.machine import Machine
 from toolchain.backends.cpu.numerics import with_nan
-from toolchain.backends.graph.unify import DifferentError, Size, affine
+from toolchain.backends.graph.unify import DifferentError, Polynomial, Size, polynomial_of
 
 _TEMPLATES: dict[str, ModuleType] = {module.NAME: module for module in (dense, attention)}
 
@@ -54,15 +54,15 @@ def check(layers: Sequence[Layer], sizes: Sequence[int]) -> None:
     Raises:
         DifferentError: One does not.
     """
-    _joined([json.loads(to_json(layer)) for layer in layers], sizes, lambda *line: line)
+    _joined([json.loads(to_json(layer)) for layer in layers], sizes, lambda polynomial: polynomial)
 
 
-def _with_expressions(layers: Sequence[Layer], sizes: Sequence[int], expression: Callable[[int, int], Any]) -> Layer:
+def _with_expressions(layers: Sequence[Layer], sizes: Sequence[int], expression: Callable[[Polynomial], Any]) -> Layer:
     """Return a layer whose numbers are expressions of the size where they differ."""
     return from_document(_joined([json.loads(to_json(layer)) for layer in layers], sizes, expression))
 
 
-def _joined(values: Sequence[Any], sizes: Sequence[int], expression: Callable[[int, int], Any]) -> Any:
+def _joined(values: Sequence[Any], sizes: Sequence[int], expression: Callable[[Polynomial], Any]) -> Any:
     first = values[0]
     if all(value == first for value in values):
         return first
@@ -70,7 +70,7 @@ def _joined(values: Sequence[Any], sizes: Sequence[int], expression: Callable[[i
         return {name: _joined([value[name] for value in values], sizes, expression) for name in first}
     if isinstance(first, list) and len({len(value) for value in values}) == 1:
         return [_joined(members, sizes, expression) for members in zip(*values, strict=True)]
-    line = affine(values, sizes) if all(type(value) is int for value in values) else None
-    if line is None:
+    polynomial = polynomial_of(values, sizes) if all(type(value) is int for value in values) else None
+    if polynomial is None:
         raise DifferentError(f"{first} and {values[-1]} do not follow from the size")
-    return expression(*line)
+    return expression(polynomial)
