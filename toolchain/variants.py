@@ -44,6 +44,13 @@ class Dynamic:
         match = re.fullmatch(rf"{re.escape(self.dimension)}-([1-9][0-9]{{0,8}})", variant)
         return int(match[1]) if match and self.least <= int(match[1]) <= self.greatest else None
 
+    def is_proportional(self, least: TensorSpec, greatest: TensorSpec) -> bool:
+        """Whether each extent of a tensor may be a whole multiple of the size and an offset."""
+        range_ = self.greatest - self.least
+        return len(least.shape) == len(greatest.shape) and not any(
+            (high - low) % range_ for low, high in zip(least.shape, greatest.shape, strict=True)
+        )
+
     def resize(self, least: TensorSpec, greatest: TensorSpec, size: int) -> TensorSpec:
         """Return a tensor of some size, from those of the least and of the greatest one."""
         share, range_ = size - self.least, self.greatest - self.least

@@ -78,7 +78,11 @@ def encoder(layers: int = 1, width: int = 32, heads: int = 2, words: int = 50, p
     write = _Writer(7)
     length = write.size("ids", 1)
     places = write.op("Slice", write.whole(*range(positions)), write.whole(0), length, write.whole(0))
-    value = write.op("Add", write.op("Gather", write.random(words, width), "ids"), write.op("Gather", write.random(positions, width), places))
+    value = write.op(
+        "Add",
+        write.op("Gather", write.random(words, width), "ids"),
+        write.op("Gather", write.random(positions, width), places),
+    )
     value = write.normalised(value, width)
     counted = write.op("Cast", "mask", to=TensorProto.FLOAT)
     hidden = write.op("Sub", write.floats(1), write.op("Unsqueeze", counted, write.whole(1, 2)))

@@ -31,8 +31,7 @@ def faults(dynamic: Dynamic, variants: Sequence[Variant]) -> list[str]:
         return ["dynamic: the first and the last variant are not those of the least and of the greatest size"]
     found = []
     pairs = zip((*first.inputs, *first.outputs), (*last.inputs, *last.outputs), strict=False)
-    extents = [extents for low, high in pairs for extents in zip(low.shape, high.shape, strict=False)]
-    if any((high - low) % (dynamic.greatest - dynamic.least) for low, high in extents):
+    if not all(dynamic.is_proportional(*ends) for ends in pairs):
         found.append("dynamic: a shape is not in proportion to the size")
     for variant, size in zip(variants, sizes, strict=True):
         ends = zip((*first.inputs, *first.outputs), (*last.inputs, *last.outputs), strict=False)

@@ -20,9 +20,9 @@ from toolchain.states import StatePair
 from toolchain.tensors import DTYPES, Tensors, TensorSpec
 from toolchain.texts import Texts
 from toolchain.validation import FEW_KEYS, FIRST_FAULT, words
-from toolchain.variants import Dynamic
 from toolchain.variants import MOST as MOST_VARIANTS
 from toolchain.variants import NAME as VARIANT_NAME
+from toolchain.variants import Dynamic
 
 MANIFEST = "manifest.json"
 LIBRARY = "model.so"

@@ -298,9 +298,15 @@ def _schedule_all(networks: Sequence[Network], request: BuildRequest, records: R
 
 def _for_every_size(networks: Sequence[Network], request: BuildRequest) -> _Scheduled:
     """Return the network for every size of the request's range; no tuning records are applied."""
-    backend, range_, name = request.backend, request.model.range, networks[-1].imported.source.name
-    sizes = open_size.sizes_to_compare(range_.least, range_.greatest) if range_ else ()
+    backend, range_ = request.backend, request.model.range
+    if range_ is None:
+        raise ValueError("the request has no range")
     greatest = networks[-1].imported
+    name = greatest.source.name
+    sizes = open_size.sizes_to_compare(range_.least, range_.greatest)
+    dynamic = dynamic_of(range_)
+    outputs = {dynamic.size(network.variant) or 0: network.imported.outputs for network in networks}
+    open_size.check_outputs(dynamic, outputs, name)
     request.progress(f"comparing the networks of {len(sizes)} sizes, from {min(sizes)} to {max(sizes)}")
     imported = [greatest, *(importer.import_model(source.load_request(request.model.of_size(n))) for n in sizes[1:])]
     with _compile_errors(name):

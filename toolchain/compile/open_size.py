@@ -23,6 +23,8 @@ from toolchain.backends.graph.unify import SIZE, DifferentError, unify
 from toolchain.compile.executable import ENTRY, Compiled, lift_constants
 from toolchain.errors import InputError
 from toolchain.models import origins
+from toolchain.tensors import TensorSpec
+from toolchain.variants import Dynamic
 
 _EMITTED = 4
 """Sizes whose kernels are written: as many as decide and prove a polynomial (`unify`)."""
@@ -30,6 +32,7 @@ _EMITTED = 4
 _UPPER_BOUND = "tir_var_upper_bound"
 """The attribute by which TVM plans memory for the greatest size."""
 
+_USE_VARIANTS = "list the sizes instead, such as --dim NAME=64,128,256: each is compiled as a variant"
 _CALLS = ("relax.call_tir", "relax.call_tir_inplace")
 _PART = "constant_part"
 """The name of kernels that copy a part of a constant."""
@@ -43,6 +46,25 @@ def sizes_to_compare(least: int, greatest: int) -> tuple[int, ...]:
     near = (greatest, greatest - 1, greatest - 3, greatest - 4)
     smaller = (greatest * 2 // 3, greatest // 2 - 1, greatest // 3, greatest // 5, max(least, 3))
     return tuple(dict.fromkeys((*near, *(size for size in smaller if max(least, 2) <= size < near[-1]))))
+
+
+def check_outputs(dynamic: Dynamic, outputs: Mapping[int, Sequence[TensorSpec]], name: str) -> None:
+    """Refuse outputs whose shapes are not in proportion to the size, as a device computes them.
+
+    Args:
+        dynamic: The sizes.
+        outputs: The outputs at some sizes, from the least to the greatest.
+        name: The model's name, for the error.
+    """
+    least, greatest = outputs[dynamic.least], outputs[dynamic.greatest]
+    for size, own in outputs.items():
+        for low, high, spec in zip(least, greatest, own, strict=True):
+            if not dynamic.is_proportional(low, high) or dynamic.resize(low, high, size).shape != spec.shape:
+                raise InputError(
+                    f"output {spec.name} of {name} has a shape that is not in proportion to {dynamic.dimension}",
+                    details=f"{low} for {dynamic.least}, {spec} for {size}, {high} for {dynamic.greatest}",
+                    hint=_USE_VARIANTS,
+                )
 
 
 def join(modules: Sequence[tvm.IRModule], sizes: Sequence[int], backend: Backend, name: str) -> Compiled:
@@ -171,7 +193,7 @@ def _refusals(name: str, module: tvm.IRModule, binding: int = -1) -> Iterator[No
         raise InputError(
             f"{name} cannot be compiled for every size: {node} has no kernel for that",
             details=str(fault),
-            hint="list the sizes instead, such as --dim NAME=64,128,256: each is compiled as a variant",
+            hint=_USE_VARIANTS,
         ) from fault
 
 

@@ -38,7 +38,7 @@ def chosen(source: inputs.Source | None, manifest: Manifest, variant: str = "") 
         InputError: There is no such variant, or the arrays fit none.
     """
     if variant:
-        manifest.of_variant(variant)
+        manifest.of_shapes(variant)
         return (variant,)
     return (of_file(source.npz, manifest),) if source and source.npz else manifest.variant_names
 
@@ -98,5 +98,5 @@ def results(
         if name:
             of_deploy = (checked or {}).get(name)
             difference, fidelity = (of_deploy.difference, of_deploy.fidelity) if of_deploy else (None, None)
-            rows.append(VariantResult(name, manifest.of_variant(name).inputs, measurement, difference, fidelity))
+            rows.append(VariantResult(name, manifest.of_shapes(name).inputs, measurement, difference, fidelity))
     return tuple(rows)

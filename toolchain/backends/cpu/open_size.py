@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import tirx
 
 from toolchain.backends.base import EXACT, LAYER, Choice
@@ -15,6 +15,8 @@ from toolchain.backends.cpu.kernels import open as open_kernels
 from toolchain.backends.cpu.layers import Attention, Dense, Layer, from_json, task_of, to_json
 from toolchain.backends.cpu.machine import Machine
 from toolchain.backends.graph.unify import DifferentError, Unified, unify
+
+_WRITTEN_OUT = (tirx.ForKind.VECTORIZED, tirx.ForKind.UNROLLED)
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ def kernel(
     computed = None if layers else unify([_plain(function) for function in lowered], sizes)
     try:
         result = _with_size(unify([_plain(function) for function in written], sizes[: len(written)]))
+        _check_loops(result)
     except DifferentError:
         if computed is None:
             raise
@@ -108,6 +111,16 @@ def _plain(function: tirx.PrimFunc) -> tirx.PrimFunc:
         if name in (function.attrs or {}):
             function = function.without_attr(name)
     return function
+
+
+def _check_loops(function: tirx.PrimFunc) -> None:
+    """Refuse vectors and copies of code whose number is not known."""
+
+    def check(loop: tirx.For) -> None:
+        if loop.kind in _WRITTEN_OUT and not isinstance(loop.extent, tirx.IntImm):
+            raise DifferentError("a loop is written out for a fixed size")
+
+    tvm_ffi.structural_walk(function.body, (tirx.For, check))
 
 
 def _with_size(unified: Unified) -> tirx.PrimFunc:

@@ -1,8 +1,9 @@
 """One function for every size of a dimension, from the functions that were compiled for some of the sizes.
 
 A network that is compiled for several sizes differs in numbers alone: extents, strides, and the shapes of tensors. Each
-such number is a polynomial of the size, nearly always `factor * size + offset`, which some sizes decide and prove. Functions
-are compared as the graphs of objects that TVM writes as JSON: they must be the same graph, but for these numbers.
+such number is a polynomial of the size, nearly always `factor * size + offset`, which some sizes decide and prove.
+Functions are compared as the graphs of objects that TVM writes as JSON: they must be the same graph, but for these
+numbers.
 """
 
 from __future__ import annotations
@@ -210,14 +211,18 @@ class _Union:
                 else self._visit(tuple(each[name] for each in data))
                 for name, member in first.items()
             }
-        if isinstance(first, list) and all(len(each) == len(first) for each in data):
-            return [self._visit(members) for members in zip(*data, strict=True)]
+        if isinstance(first, list):
+            # Of graphs with more nodes at some size, the first node that differs is the one to name.
+            members = [self._visit(indices) for indices in zip(*data, strict=False)]
+            self._same("number of parts", [len(each) for each in data])
+            return members
         return self._same(kind, data)
 
     @staticmethod
     def _same(kind: str, values: Sequence[Any]) -> Any:
         if any(value != values[0] for value in values):
-            raise DifferentError(f"{kind}: {values[0]} and {values[-1]}")
+            other = next(value for value in values if value != values[0])
+            raise DifferentError(f"{kind}: {values[0]!s:.80} and {other!s:.80}")
         return values[0]
 
     def _expression(self, kind: str, dtype: int, **members: int) -> int:

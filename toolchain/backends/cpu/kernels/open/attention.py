@@ -21,7 +21,7 @@ from toolchain.backends.graph.unify import DifferentError
 __all__ = ["NAME", "kernel"]
 
 
-def kernel(  # noqa: PLR0913, PLR0917 - one layer in three forms
+def kernel(
     greatest: Attention, shaped: Attention, indexed: Attention, machine: Machine, config: Config, size: tirx.Var
 ) -> tirx.PrimFunc:
     """Write the kernel; arguments as of a fully connected layer's."""
@@ -38,12 +38,13 @@ def kernel(  # noqa: PLR0913, PLR0917 - one layer in three forms
 class _Writer(AttentionWriter):
     """Offsets in the buffer of scores are those of the greatest size."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - as the base class, and the layer with expressions
+    def __init__(
         self, greatest: Attention, machine: Machine, config: Config, buffers: Sequence[Any], layer: Attention
     ) -> None:
         super().__init__(greatest, machine, config, buffers)
         layer = replace(layer, queries=_expression(layer.queries), keys=_expression(layer.keys))
-        self._greatest, self._layer, self._scratch = greatest, layer, None
+        self._greatest, self._layer = greatest, layer
+        self._scratch: Any = None
         lanes, together = self._lanes, self._vectors_per_read
         self._vectors = (layer.keys + (lanes - 1)) // lanes
         self._filled = (self._vectors + (together - 1)) // together * together

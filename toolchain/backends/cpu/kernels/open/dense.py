@@ -18,7 +18,7 @@ from toolchain.backends.graph.unify import DifferentError
 __all__ = ["NAME", "kernel"]
 
 
-def kernel(  # noqa: PLR0913, PLR0917 - one layer in three forms
+def kernel(
     greatest: Dense, shaped: Dense, indexed: Dense, machine: Machine, config: Config, size: tirx.Var
 ) -> tirx.PrimFunc:
     """Write the kernel.
@@ -42,9 +42,7 @@ def kernel(  # noqa: PLR0913, PLR0917 - one layer in three forms
 
 
 class _Writer(DenseWriter):
-    def __init__(  # noqa: PLR0913, PLR0917 - as the base class, and the rows
-        self, layer: Dense, machine: Machine, config: Config, buffers: Sequence[Any], rows: Expr
-    ) -> None:
+    def __init__(self, layer: Dense, machine: Machine, config: Config, buffers: Sequence[Any], rows: Expr) -> None:
         super().__init__(layer, machine, config, buffers)
         self._rows = rows
 

@@ -8,7 +8,8 @@ import pytest
 from tests.support.cpu_kernels import MIDDLE, NARROW, WIDE, random, run
 from tests.unit.backends.cpu.kernels.test_attention import layer as attention
 from toolchain.backends.cpu import kernels
-from toolchain.backends.cpu.kernels import Choice, open
+from toolchain.backends.cpu.kernels import Choice
+from toolchain.backends.cpu.kernels import open as open_kernels
 from toolchain.backends.cpu.kernels.attention import Config as AttentionConfig
 from toolchain.backends.cpu.kernels.dense import Config
 from toolchain.backends.cpu.layers import Dense, PostOp
@@ -26,7 +27,7 @@ def test_dense_on_any_number_of_rows(rows, machine):
     inputs, outputs = 24, 2 * machine.lanes + 3
     layers = [Dense(2 * size + 1, inputs, outputs, bias=True, epilogue=(PostOp("relu"),)) for size in SIZES]
     chosen = Choice("dense", Config(rows, 1, 1))
-    function = open.kernel(layers, SIZES, machine, chosen)
+    function = open_kernels.kernel(layers, SIZES, machine, chosen)
     weights, bias = random((outputs, inputs), 2), random((outputs,), 3)
     packed = kernels.pack(layers[0], machine, chosen, weights)
     for size in CHECKED:
@@ -48,7 +49,7 @@ def test_attention_with_as_many_keys_as_queries(config, kind, machine):
     def layer(size):
         return attention(size, size, mask=masks(kind, size))
 
-    function = open.kernel([layer(size) for size in SIZES], SIZES, machine, chosen)
+    function = open_kernels.kernel([layer(size) for size in SIZES], SIZES, machine, chosen)
     for size in CHECKED:
         own = layer(size)
         views = [own.q, own.k, own.v, *([own.mask] if own.mask else [])]
@@ -61,7 +62,7 @@ def test_attention_with_as_many_keys_as_queries(config, kind, machine):
 
 def test_attention_of_one_query_to_any_number_of_keys():
     chosen = Choice("attention", AttentionConfig(1, 2))
-    function = open.kernel([attention(1, size) for size in SIZES], SIZES, WIDE, chosen)
+    function = open_kernels.kernel([attention(1, size) for size in SIZES], SIZES, WIDE, chosen)
     for size in CHECKED:
         own = attention(1, size)
         inputs = [random(view.shape, seed) for seed, view in enumerate((own.q, own.k, own.v))]
@@ -73,6 +74,6 @@ def test_attention_of_one_query_to_any_number_of_keys():
 def test_a_layer_whose_weights_follow_from_the_size_is_refused():
     layers = [Dense(4, size, 8) for size in SIZES]
     with pytest.raises(DifferentError, match="the number of weights"):
-        open.kernel(layers, SIZES, WIDE, Choice("dense", Config(1, 1, 1)))
+        open_kernels.kernel(layers, SIZES, WIDE, Choice("dense", Config(1, 1, 1)))
     with pytest.raises(DifferentError, match="do not follow from the size"):
-        open.check([Dense(rows, 8, 8) for rows in (70, 69, 67, 67)], SIZES)
+        open_kernels.check([Dense(rows, 8, 8) for rows in (70, 69, 67, 67)], SIZES)
