@@ -1,8 +1,8 @@
 """A network for every size of one dimension: compiled for some sizes, and joined to one module with a variable.
 
 Each step of the compiler sees fixed shapes. The networks of all sizes must be the same graph of the same kernels, but
-for numbers that follow from the size (`unify`): that is checked before any kernel is scheduled. Then the kernels of the
-greatest sizes are scheduled. Those that are the same but for such numbers are one kernel; others are scheduled once
+for numbers that follow from the size (`unify`): that is checked before any kernel is scheduled. Then the kernels of
+some sizes are scheduled. Those that are the same but for such numbers are one kernel; others are scheduled once
 more with the variable, or written for it.
 """
 
@@ -26,8 +26,8 @@ from toolchain.models import origins
 from toolchain.tensors import TensorSpec
 from toolchain.variants import Dynamic
 
-_EMITTED = 4
-"""Sizes whose kernels are written: as many as decide and prove a polynomial (`unify`)."""
+_EMITTED = 5
+"""Sizes whose kernels are written: more than decide a polynomial (`unify`)."""
 
 _UPPER_BOUND = "tir_var_upper_bound"
 """The attribute by which TVM plans memory for the greatest size."""
@@ -39,13 +39,16 @@ _PART = "constant_part"
 
 
 def sizes_to_compare(least: int, greatest: int) -> tuple[int, ...]:
-    """Return the sizes whose networks are compared: the greatest first, then some near it, then smaller ones.
+    """Return the sizes whose networks are compared: the greatest first, then those whose kernels are written too.
 
-    Size 1 is left out: axes of one element are where exporters and TVM take short cuts. Its results are compared.
+    These lie apart. So the number of tiles of a loop, which is rounded up, is no polynomial of them. Size 1 is left out:
+    axes of one element are where exporters and TVM take short cuts. Its results are compared.
     """
-    near = (greatest, greatest - 1, greatest - 3, greatest - 4)
-    smaller = (greatest * 2 // 3, greatest // 2 - 1, greatest // 3, greatest // 5, max(least, 3))
-    return tuple(dict.fromkeys((*near, *(size for size in smaller if max(least, 2) <= size < near[-1]))))
+    range_ = greatest - least
+    apart = (range_ * 2 // 3, range_ // 2 - 1, range_ // 3, range_ // 5, range_ // 8, 2, 1)
+    sizes = [greatest, greatest - 1, *(least + distance for distance in apart)]
+    few = range(greatest, least, -1) if len(set(sizes)) < _EMITTED + 2 else ()
+    return tuple(size for size in dict.fromkeys((*sizes, *few)) if size > 1)
 
 
 def check_outputs(dynamic: Dynamic, outputs: Mapping[int, Sequence[TensorSpec]], name: str) -> None:
@@ -72,7 +75,7 @@ def join(modules: Sequence[tvm.IRModule], sizes: Sequence[int], backend: Backend
 
     Args:
         modules: What the backend's `lower` returned for each size.
-        sizes: The greatest first, then at least three near it, and others that are compared alone.
+        sizes: The greatest first, then at least four others, and others that are compared alone.
         backend: The board's backend.
         name: The model's name, for errors.
 

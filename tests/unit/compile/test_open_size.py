@@ -17,7 +17,7 @@ from toolchain.models.request import Model
 from toolchain.tensors import TensorSpec
 from toolchain.variants import Dynamic
 
-SIZES = (24, 23, 21, 20, 11, 8, 4, 3)
+SIZES = (24, 23, 16, 11, 8, 5, 3, 2)
 
 
 def joined(proto, folder, dimension, others=()):
@@ -50,10 +50,9 @@ def tokens(size):
 
 
 def test_the_sizes_that_are_compared():
-    sizes = open_size.sizes_to_compare(1, 512)
-    assert sizes[:4] == (512, 511, 509, 508)
-    assert (min(sizes), len(set(sizes))) == (3, len(sizes))
-    assert open_size.sizes_to_compare(1, 8)[:4] == (8, 7, 5, 4)
+    assert open_size.sizes_to_compare(1, 512) == (512, 511, 341, 255, 171, 103, 64, 3, 2)
+    assert open_size.sizes_to_compare(1, 8) == (8, 7, 5, 3, 2, 6, 4)
+    assert open_size.sizes_to_compare(100, 110) == (110, 109, 106, 104, 103, 102, 101)
 
 
 def test_an_encoder_of_any_length(tmp_path):

@@ -145,6 +145,15 @@ std::optional<Dynamic> ReadDynamic(const JsonNode& root, const std::vector<Varia
     node.Fail("has impossible sizes");
   }
   if (variants.size() < 2) node.Fail("is there without variants");
+  for (const VariantSpec* variant : {&variants.front(), &variants.back()}) {
+    for (const std::vector<TensorSpec>* specs : {&variant->inputs, &variant->outputs}) {
+      for (const TensorSpec& spec : *specs) {
+        for (const int64_t extent : spec.shape) {
+          if (extent > kLargestTensors) node.Fail("has variants with impossible shapes");
+        }
+      }
+    }
+  }
   return dynamic;
 }
 
