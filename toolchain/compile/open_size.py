@@ -41,8 +41,8 @@ _PART = "constant_part"
 def sizes_to_compare(least: int, greatest: int) -> tuple[int, ...]:
     """Return the sizes whose networks are compared: the greatest first, then those whose kernels are written too.
 
-    These lie apart. So the number of tiles of a loop, which is rounded up, is no polynomial of them. Size 1 is left out:
-    axes of one element are where exporters and TVM take short cuts. Its results are compared.
+    These lie apart. So the number of tiles of a loop, which is rounded up, is no polynomial of them. Size 1 is left
+    out: axes of one element are where exporters and TVM take short cuts. Its results are compared.
     """
     range_ = greatest - least
     apart = (range_ * 2 // 3, range_ // 2 - 1, range_ // 3, range_ // 5, range_ // 8, 2, 1)

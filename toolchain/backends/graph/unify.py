@@ -26,6 +26,7 @@ SIZE = "size"
 DTYPE = "int64"
 _VARIABLES = frozenset({"ir.Var", "relax.expr.DataflowVar", "tirx.IterVar"})
 _FUNCTION, _BINDING = "ir.GlobalVar", "relax.expr.VarBinding"
+_LOOP_KIND = "tirx.For.kind"
 _INTEGER, _FLOAT = "ir.IntImm", "ir.FloatImm"
 _PLAIN = {1, 2, 3}  # TVM's numbers of the types int, bool and float
 
@@ -206,7 +207,7 @@ class _Union:
         if isinstance(first, dict) and all(each.keys() == first.keys() for each in data):
             values = _value_fields(kind)
             return {
-                name: self._same(kind, [each[name] for each in data])
+                name: self._same(f"{kind}.{name}", [each[name] for each in data])
                 if name in values or not isinstance(member, int)
                 else self._visit(tuple(each[name] for each in data))
                 for name, member in first.items()
@@ -220,7 +221,9 @@ class _Union:
 
     @staticmethod
     def _same(kind: str, values: Sequence[Any]) -> Any:
-        if any(value != values[0] for value in values):
+        # A loop that is worth several cores at some sizes alone is shared if it is at the first.
+        is_shared = kind == _LOOP_KIND and set(values) <= {tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL}
+        if any(value != values[0] for value in values) and not is_shared:
             other = next(value for value in values if value != values[0])
             raise DifferentError(f"{kind}: {values[0]!s:.80} and {other!s:.80}")
         return values[0]

@@ -17,6 +17,8 @@ from toolchain.backends.graph.unify import DifferentError
 
 __all__ = ["NAME", "kernel"]
 
+_FETCHING = 2  # tiles that fetch the weights of the next group, of however many
+
 
 def kernel(
     greatest: Dense, shaped: Dense, indexed: Dense, machine: Machine, config: Config, size: tirx.Var
@@ -45,6 +47,9 @@ class _Writer(DenseWriter):
     def __init__(self, layer: Dense, machine: Machine, config: Config, buffers: Sequence[Any], rows: Expr) -> None:
         super().__init__(layer, machine, config, buffers)
         self._rows = rows
+        # Few rows may come, which do not hide how long weights take to come.
+        is_cold = not dense.is_held(layer, machine) and dense.fits_twice(layer, machine, config)
+        self._fetching = _FETCHING if is_cold else 0
 
     def _tiles(self, share: Expr, shares: int) -> Iterator[tuple[Expr, int]]:
         size = self._config.rows
