@@ -6,6 +6,7 @@ import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from toolchain.errors import InputError
 from toolchain.models.request import Model, Range, VariantShapes
@@ -54,6 +55,15 @@ def of_range(range_: Range) -> tuple[VariantShapes, ...]:
     return tuple(
         VariantShapes(named.variant(size), dims={range_.name: size}) for size in sizes if least <= size <= greatest
     )
+
+
+def with_range(model: Model, range_: Range) -> Model:
+    """Return a model that is built for every size of a dimension.
+
+    Raises:
+        InputError: As of `of_range`.
+    """
+    return replace(model, variants=of_range(range_), range=range_)
 
 
 def dynamic_of(range_: Range) -> Dynamic:

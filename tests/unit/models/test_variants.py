@@ -41,7 +41,8 @@ def test_the_sizes_of_a_range_that_are_checked(ends, sizes):
 
 def test_the_model_of_a_size():
     range_ = Range("n", 1, 9)
-    model = Model("net.onnx", dims={"m": 1}, variants=variants.of_range(range_), range=range_)
+    model = variants.with_range(Model("net.onnx", dims={"m": 1}), range_)
+    assert (len(model.variants), model.range) == (5, range_)
     assert (model.of_size(4).dims, model.of_size(4).variants, model.of_size(4).range) == ({"m": 1, "n": 4}, (), None)
 
 
