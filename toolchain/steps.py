@@ -51,7 +51,12 @@ PICTURES = Vocabulary(
         "layout": (VALUE,),
         "dtype": (VALUE,),
     },
-    {**_CLASSES, "yolo": ("head", "nms", "score", "max", "points", "masks", _LABELS, "output"), "ctc": _TEXT},
+    {
+        **_CLASSES,
+        "yolo": ("head", "nms", "score", "max", "points", "masks", _LABELS, "output"),
+        "boxes": ("boxes", "scores", "form", "unit", "by", "background", "nms", "score", "max", _LABELS),
+        "ctc": _TEXT,
+    },
     "docs/pictures.md",
 )
 _BANDS = ("like", "fft", "win", "hop", "mels", "low", "high", "power", "log", "floor", "offset", "top", "pad")
@@ -157,9 +162,25 @@ class Step:
         others = [name for name in names if name not in state]
         number = names.index(others[0])
         if "output" in self.values or len(others) > 1:
-            if self.values.get("output") not in others:
-                raise self.fault(f"the model's outputs are {', '.join(others)}", f"write output={others[0]}")
-            number = names.index(self.values["output"])
+            return self.named("output", outputs, state, dtypes)
+        return self._checked(number, outputs, dtypes)
+
+    def named(
+        self,
+        key: str,
+        outputs: Sequence[TensorSpec],
+        others: Collection[str] = (),
+        dtypes: Collection[str] = ("float32",),
+    ) -> int:
+        """Return the number of the output that a parameter names; it is none of the others."""
+        names = [spec.name for spec in outputs if spec.name not in others]
+        name = self.values.get(key, "")
+        if name not in names:
+            hint = did_you_mean(name, names) or f"write {key}={names[0] if names else 'NAME'}"
+            raise self.fault(f"the model's outputs are {', '.join(names) or 'other ones'}", hint)
+        return self._checked([spec.name for spec in outputs].index(name), outputs, dtypes)
+
+    def _checked(self, number: int, outputs: Sequence[TensorSpec], dtypes: Collection[str]) -> int:
         if outputs[number].dtype not in dtypes or outputs[number].bound:
             raise self.fault(f"output {outputs[number]} is not {' or '.join(dtypes)} of a fixed size")
         return number

@@ -377,6 +377,71 @@ def test_boxes_of_pictures(tmp_path, monkeypatch):
         assert bool(report["changed"]) is (name == "exchanged")
 
 
+def squares_by_blocks(share):
+    """Return a network with YOLOv8's outputs: a box, a class and a coefficient of a mask for each block of 4x4 pixels.
+
+    share: what of a block's brightness its score is.
+    """
+    centres = np.stack(np.meshgrid(np.arange(8) * 4 + 2, np.arange(8) * 4 + 2), 0).reshape(1, 2, 64)
+    boxes = np.concatenate([centres, np.full((1, 2, 64), 4)], axis=1).astype(np.float32)
+    constants = {
+        "boxes": boxes,
+        "row": np.array([1, 1, 64], np.int64),
+        "ones": np.ones((1, 1, 64), np.float32),
+        "share": np.float32(share),
+        "dark": np.float32(0.3),
+    }
+    nodes = [
+        nets.node("AveragePool", ["x"], ["pooled"], kernel_shape=[4, 4], strides=[4, 4]),
+        nets.node("ReduceMean", ["pooled"], ["mean"], axes=[1], keepdims=1),
+        nets.node("Reshape", ["mean", "row"], ["blocks"]),
+        nets.node("Mul", ["blocks", "share"], ["scores"]),
+        nets.node("Concat", ["boxes", "scores", "ones"], ["y"], axis=1),
+        nets.node("Sub", ["mean", "dark"], ["prototypes"]),
+    ]
+    outputs = [nets.value("y", (1, 6, 64)), nets.value("prototypes", (1, 1, 8, 8))]
+    return nets.model(nodes, [nets.value("x", (1, 3, 32, 32))], outputs, constants)
+
+
+@pytest.mark.parametrize("metric", ["map", "map-masks"])
+def test_objects_by_the_steps_of_a_release(metric, tmp_path, monkeypatch):
+    """A detector whose own steps find boxes and masks, and the same one with scores that are too low."""
+    monkeypatch.chdir(tmp_path)
+    stream, images, annotations = np.random.default_rng(0), [], []
+    for number in range(20):
+        left, top = (4 * stream.integers(0, 8, 2)).tolist()
+        picture = np.zeros((64, 64, 3), np.uint8)
+        picture[2 * top : 2 * top + 8, 2 * left : 2 * left + 8] = 200
+        Image.fromarray(picture).save(tmp_path / f"{number}.png")
+        images.append({"id": number, "file_name": f"{number}.png", "width": 64, "height": 64})
+        sides = [2 * left, 2 * top, 2 * left + 8, 2 * top + 8]
+        polygon = [[sides[index] for index in (0, 1, 2, 1, 2, 3, 0, 3)]]
+        box = {"bbox": [*sides[:2], 8, 8], "segmentation": polygon}
+        annotations.append({"id": number, "image_id": number, "category_id": 5, **box})
+    table = {"images": images, "annotations": annotations, "categories": [{"id": 5, "name": "square"}]}
+    (tmp_path / "squares.json").write_text(json.dumps(table))
+    (tmp_path / "names.txt").write_text("square\n")
+    steps = ["--pre", "resize:letterbox=32,by=nearest", "--pre", "scale=1/255", "--pre", "layout=nchw"]
+    steps += ["--post", "yolo:head=v8,score=0.5,labels=names.txt,masks=prototypes,output=y"]
+    for name, share in {"good": 1.0, "dim": 0.5}.items():
+        onnx.save(squares_by_blocks(share), tmp_path / f"{name}.onnx")
+        outcome = toolchain("build", f"{name}.onnx", *steps, "-o", tmp_path / name)
+        assert outcome.code == 0, outcome.err
+    words = ["--data", "squares.json", "--metric", metric, "--root", tmp_path / "root"]
+    words += ["--json", tmp_path / "report.json"]
+    for name in ("good", "dim"):
+        outcome = toolchain("evaluate", tmp_path / name, *words, "--model", "good.onnx", "--most-lost", 1)
+        assert outcome.code == (0 if name == "good" else 6), outcome.err
+        report = json.loads((tmp_path / "report.json").read_text())
+        assert report["sides"][0]["value"] > 90
+        assert report["samples"][0]["reference"]["answer"] == "1 of 1 objects"
+    (tmp_path / "squares.json").write_text(json.dumps(table | {"categories": [{"id": 5, "name": "sqare"}]}))
+    outcome = toolchain("evaluate", tmp_path / "good", *words, "--model", "good.onnx")
+    assert outcome.code == 2
+    assert "no class of the release is called 'sqare'" in outcome.err
+    assert "square" in outcome.err
+
+
 def test_words_of_tones(tmp_path, monkeypatch):
     """A network that hears four tones in a sound, each a word, and one that hears them half as loud."""
     monkeypatch.chdir(tmp_path)

@@ -114,7 +114,8 @@ def deployed_extras(models, name, model, step, tmp_path):
     """Deploy a detector with masks or key points; return its outputs by ONNX Runtime, and what a run finds."""
     onnx.save(model, tmp_path / f"{name}.onnx")
     words = ["--board", "local", "--root", tmp_path / "store"]
-    steps = [*STEPS[:-1], f"yolo:nms=0.45,score=0.25,labels={models / 'labels.txt'},{step}"]
+    step = step if ":" in step else f"yolo:{step}"
+    steps = [*STEPS[:-1], f"{step},nms=0.45,score=0.25,labels={models / 'labels.txt'}"]
     given = [*words, *steps, "--image", models / "a.png", "-o", tmp_path / name, "--budget", 0]
     done("deploy", tmp_path / f"{name}.onnx", *given)
     found = parsed("run", *words, "--image", models / "a.png", "-o", tmp_path / "y.npz")["objects"][0]["objects"]
@@ -166,6 +167,16 @@ def test_masks_on_this_machine(models, sdk, tmp_path):
             model.mask(0)
         assert caught.value.code == 2
     assert any(0 < runs_of(item["mask"]).mean() < 1 for item in found)
+
+
+def test_boxes_and_scores_in_two_outputs(models, sdk, tmp_path):
+    """The boxes are those of the same network with one output."""
+    step = "boxes:boxes=boxes,scores=logits,form=center,by=sigmoid"
+    _, found, pixels = deployed_extras(models, "detr", picture_nets.detr(), step, tmp_path)
+    check_boxes(found, expected_boxes(models, pixels))
+    edge_model = python_binding()
+    with edge_model.Model(tmp_path / "detr", library=sdk / "lib" / "libedge_model.so.1") as model:
+        check_boxes(list(map(as_json, model.run_image(pixels))), expected_boxes(models, pixels))
 
 
 def test_key_points_on_this_machine(models, sdk, tmp_path):

@@ -66,6 +66,21 @@ def segmenter() -> onnx.ModelProto:
     return model
 
 
+def detr() -> onnx.ModelProto:
+    """Return a detector with two outputs: boxes (1, 64, 4), and before their sigmoid, the scores (1, 64, 3)."""
+    model = detector()
+    del model.graph.node[-2:], model.graph.output[:]
+    model.graph.node.extend(
+        [
+            nets.node("Concat", ["centres", "extents"], ["columns"], axis=1),
+            nets.node("Transpose", ["columns"], ["boxes"], perm=[0, 2, 1]),
+            nets.node("Transpose", ["raw"], ["logits"], perm=[0, 2, 1]),
+        ]
+    )
+    model.graph.output.extend([nets.value("logits", (1, 64, CLASSES)), nets.value("boxes", (1, 64, 4))])
+    return model
+
+
 def mask_of(
     coefficients: NDArray[Any], prototypes: NDArray[Any], size: tuple[int, int], box: NDArray[Any], side: int = SIDE
 ) -> tuple[int, int, NDArray[np.float64]]:

@@ -394,6 +394,9 @@ def _drop_from_steps(pictures: dict[str, Any] | None, sounds: dict[str, Any] | N
             del pictures["plan"][name]
     if pictures and not pictures["plan"]["prototypes"]:
         del pictures["plan"]["mask_output"]
+    if pictures and pictures["plan"]["head"] not in {"detr", "boxes"}:
+        for name in ("form", "shares", "sigmoid", "background", "box_output"):
+            del pictures["plan"][name]
     _drop_zeros(pictures, "beam", "points", "point_numbers", "prototypes", "mask_width", "mask_height")
     _drop_zeros(sounds, "beam", "context")
 

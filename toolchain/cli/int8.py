@@ -104,15 +104,13 @@ class Int8Options:
         )
         options.check()
         loaded = models.load_request(floats)
-        convert = steps.of_model(floats, loaded.inputs)
+        written = steps.steps_of(floats)
         models.check_memory(loaded)
         path = Path(f"{loaded.name}-int8.onnx")
         check_target(Path(floats.source), path)
         # The steps may be in a file beside the float model.
-        converted = dataclasses.replace(
-            floats, source=str(path), shapes={}, dims={}, fixed={}, pipeline=steps.steps_of(floats)
-        )
-        return OpenedConversion(path, converted, open_conversion(console, loaded, options, convert))
+        converted = dataclasses.replace(floats, source=str(path), shapes={}, dims={}, fixed={}, pipeline=written)
+        return OpenedConversion(path, converted, open_conversion(console, loaded, options, written))
 
 
 @dataclass(frozen=True)

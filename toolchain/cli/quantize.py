@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from toolchain.pipeline.evaluate import SampleRequest
     from toolchain.pipeline.quantize import QuantizedModel
     from toolchain.quantize import Quantized
+    from toolchain.steps import Steps
     from toolchain.tensors import Tensors
 
 _REPORT = json_kind("a report of `quantize`", "layers", "top1_agreement")
@@ -182,7 +183,7 @@ def quantize(console: Console, /, source: str, options: QuantizeOptions, *, as_j
         # Opened before the work, which takes minutes: an output that cannot be written is reported at once.
         model_file = stack.enter_context(files.atomic_path(output))
         report_file = stack.enter_context(files.atomic_path(options.report_path)) if options.report_path else None
-        conversion = open_conversion(console, loaded, options, steps.of_model(request, loaded.inputs))
+        conversion = open_conversion(console, loaded, options, steps.steps_of(request))
         result = conversion()
         document = result.document() | {"file": str(output)}
         model_file.write_bytes(result.source.proto.SerializeToString(deterministic=True))
@@ -192,25 +193,26 @@ def quantize(console: Console, /, source: str, options: QuantizeOptions, *, as_j
 
 
 def open_conversion(
-    console: Console, loaded: SourceModel, options: QuantizeOptions, convert: Convert | None
+    console: Console, loaded: SourceModel, options: QuantizeOptions, written: Steps | None
 ) -> Callable[[], Quantized | QuantizedModel]:
     """Check all that can be checked before the work; return what does the work.
 
-    `convert` is what pictures and sounds become; None stands for the usual ImageNet preprocessing.
+    `written` are the model's steps; without them, pictures have the usual ImageNet preprocessing.
 
     Raises:
         InputError: The options, the samples or the data do not fit the model or each other.
     """
     from toolchain import quantize as quantizing
     from toolchain.pipeline import quantize as real
+    from toolchain.pipeline import steps
 
     settings = quantizing.Settings(options.method or "", options.exclude, random=options.is_random)
-    samples, accuracy = _samples(loaded, options, convert), options.accuracy
+    samples, accuracy = _samples(loaded, options, steps.of_model(written, loaded.inputs)), options.accuracy
     if not options.has_real_scales:
         real.read_all(samples, loaded.name, console.say)
         return functools.partial(quantizing.quantized, loaded, samples, settings, console.say)
     request = real.QuantizeRequest(
-        loaded, samples, settings, accuracy.labelled(), accuracy.most_lost, accuracy.least_snr_db, convert
+        loaded, samples, settings, accuracy.labelled(), accuracy.most_lost, accuracy.least_snr_db, written
     )
     return functools.partial(real.quantize, real.prepare(request, console.say), console.say)
 

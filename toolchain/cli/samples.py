@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from toolchain.pipeline.evaluate import SampleRequest
 
 DATA = "a folder with a folder for each class, a .csv file of files and labels, a COCO file of boxes, or .npz files"
-METRICS = "top1, top5, miou, map, wer, cosine, mse, or module:function for a function of your own project"
+METRICS = "top1, top5, miou, map, map-masks, wer, cosine, mse, or module:function for a function of your own project"
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,8 @@ class SampleOptions:
         "--postprocess",
         default="",
         metavar="MODULE:FUNCTION",
-        help="Function of your project that makes boxes (map) or a text (wer) of the outputs.",
+        help="Function of your project that makes boxes, masks (map) or a text (wer) of the outputs. Default: the"
+        " release's steps.",
     )
     pictures: Path | None = option(
         "--pictures",

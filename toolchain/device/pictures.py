@@ -68,8 +68,8 @@ def check(run: Run, raw: NDArray[np.uint8], manifest: Manifest) -> PicturesCheck
         )
     (objects,) = read_objects(contents, manifest, 1)
     if plan.output >= 0:
-        output = run.outputs[manifest.outputs[plan.output].name]
-        compare(objects, computer.find(picture.width, picture.height, output), manifest.name, PIXEL_TOLERANCE)
+        outputs = [run.outputs[spec.name] for spec in manifest.outputs]
+        compare(objects, computer.find(picture.width, picture.height, outputs), manifest.name, PIXEL_TOLERANCE)
         if plan.points:
             (points,) = read_points(contents, plan, (objects,))
             _compare_points(points, computer.points(), manifest.name)

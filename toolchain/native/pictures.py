@@ -6,7 +6,7 @@ import ctypes
 import functools
 import io
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -28,9 +28,10 @@ FILES = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}
 _REFUSED = 1
 _PIXELS_RANK = 3
 _KINDS = ("scale", "mean", "std")
-_HEADS = ("none", "classes", "yolo-v5", "yolo-v8", "labels")
+_HEADS = ("none", "classes", "yolo-v5", "yolo-v8", "labels", "detr", "boxes")
 _COLORS = 3
 _EXTRAS = ("beam", "points", "point_numbers", "prototypes", "mask_width", "mask_height")
+_BOXES = ("shares", "sigmoid", "background")
 
 
 class _Operation(ctypes.Structure):
@@ -46,7 +47,7 @@ class _Plan(ctypes.Structure):
         ("nms", ctypes.c_float),
         ("score", ctypes.c_float),
         ("blank", ctypes.c_int32),
-        *((name, ctypes.c_int32) for name in _EXTRAS),
+        *((name, ctypes.c_int32) for name in (*_EXTRAS, "form", *_BOXES)),
     )
 
 
@@ -105,13 +106,17 @@ class Computer:
         self._handle.call("prepare", ctypes.byref(picture), steps.address(result), ctypes.c_size_t(result.nbytes))
         return result
 
-    def find(self, width: int, height: int, output: NDArray[np.float32]) -> NDArray[Any]:
-        """Return the objects that the model's output has for a picture of this size, as an array of `OBJECT`.
+    def find(self, width: int, height: int, outputs: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """Return the objects that the model's outputs have for a picture of this size, as an array of `OBJECT`.
 
         Raises:
-            InputError: The output has another size.
+            InputError: The output that is read has another size.
         """
-        return self._handle.find(width, height, output=output)
+        boxes = np.empty(0, np.float32)
+        if self._plan.box_output >= 0:
+            boxes = np.ascontiguousarray(outputs[self._plan.box_output], np.float32)
+        own = steps.address(boxes), ctypes.c_size_t(boxes.size)
+        return self._handle.find(width, height, *own, output=outputs[self._plan.output])
 
     def points(self) -> NDArray[np.float32]:
         """Return the key points of the objects that were found last, (objects, points, 3): x, y and their score."""
@@ -241,8 +246,9 @@ def _plan_struct(plan: Plan) -> _Plan:
     result.head, result.softmax = _HEADS.index(plan.head), int(plan.softmax)
     result.most, result.classes, result.candidates = plan.most, plan.classes, plan.candidates
     result.nms, result.score, result.blank = plan.nms, plan.score, plan.blank
-    for name in _EXTRAS:
-        setattr(result, name, getattr(plan, name))
+    result.form = get_args(plans.Form).index(plan.form)
+    for name in (*_EXTRAS, *_BOXES):
+        setattr(result, name, int(getattr(plan, name)))
     return result
 
 

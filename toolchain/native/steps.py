@@ -72,8 +72,8 @@ class Handle:
         """Call a function on it that cannot fail."""
         getattr(self._functions, f"{self._room}_{function}")(self._handle, *results)
 
-    def find(self, *place: int | ctypes.c_int64, output: NDArray[np.float32]) -> NDArray[Any]:
-        """Return the objects that an output has, as an array of `OBJECT`; `place` are the numbers before the output.
+    def find(self, *place: Any, output: NDArray[np.float32]) -> NDArray[Any]:
+        """Return the objects that an output has, as an array of `OBJECT`; `place` are the arguments before the output.
 
         Raises:
             InputError: The output has another size.

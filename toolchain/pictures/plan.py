@@ -17,7 +17,8 @@ Kernel = Literal["none", "nearest", "pillow", "opencv", "torch"]
 Fit = Literal["stretch", "letterbox", "crop"]
 Layout = Literal["nchw", "nhwc"]
 Element = Literal["float32", "float16", "uint8", "int8"]
-Head = Literal["none", "classes", "yolo-v5", "yolo-v8", "labels"]
+Head = Literal["none", "classes", "yolo-v5", "yolo-v8", "labels", "detr", "boxes"]
+Form = Literal["center", "corners", "corners-yx"]
 
 LARGEST_SIDE = 4096  # of a model's input; kLargestInput of runtime/pictures/pictures.h
 _MOST_OBJECTS = 1000  # kMostObjects there
@@ -69,6 +70,11 @@ class Plan:
     mask_width: int = 0
     mask_height: int = 0
     mask_output: int = -1  # number of the output with the prototypes; -1 for none
+    form: Form = "center"  # of a box: x, y, width, height; or left, top, right, bottom; or top, left, bottom, right
+    shares: bool = False  # whether places are shares of the model's input, and not its pixels
+    sigmoid: bool = False  # whether scores are the sigmoid of the output
+    background: int = 0  # number of the class that is no object, counted from 1; 0 for none
+    box_output: int = -1  # number of the output with the boxes, where another one has their scores; -1 for none
 
     @property
     def channels(self) -> int:
@@ -181,12 +187,15 @@ def _resized(plan: Plan, step: Step) -> Plan:
 
 def _after(plan: Plan, steps: Sequence[Step], outputs: Sequence[TensorSpec], written: Steps) -> Plan:
     names = [step.name for step in steps]
-    if names not in (["topk"], ["softmax", "topk"], ["yolo"], ["ctc"], ["softmax", "ctc"]):
+    if names not in (["topk"], ["softmax", "topk"], ["yolo"], ["boxes"], ["ctc"], ["softmax", "ctc"]):
         raise InputError(
             f"the steps after a model cannot be {', '.join(names)}",
-            hint="write --post topk=5, --post softmax --post topk=5, --post yolo, or --post ctc:labels=FILE",
+            hint="write --post topk=5, --post softmax --post topk=5, --post yolo, --post boxes:boxes=NAME,scores=NAME,"
+            " or --post ctc:labels=FILE",
         )
     step = steps[-1]
+    if step.name == "boxes":
+        return _scored_boxes(plan, step, outputs, written)
     plan = _masks(plan, step, outputs) if "masks" in step.values else plan
     number = step.output(outputs, (step.values.get("masks", ""),))
     spec = outputs[number]
@@ -219,6 +228,44 @@ def _masks(plan: Plan, step: Step, outputs: Sequence[TensorSpec]) -> Plan:
         most = f"{_MOST_PROTOTYPES} of {_LARGEST_PROTOTYPE}x{_LARGEST_PROTOTYPE}"
         raise step.fault(f"output {spec} is too large", f"at most {most} are possible")
     return replace(plan, prototypes=count, mask_width=width, mask_height=height, mask_output=number)
+
+
+def _scored_boxes(plan: Plan, step: Step, outputs: Sequence[TensorSpec], written: Steps) -> Plan:
+    """Return the plan for two outputs: the boxes, and the scores of each box's classes."""
+    boxes = step.named("boxes", outputs)
+    scores = step.named("scores", outputs, (outputs[boxes].name,))
+    spec = outputs[scores]
+    if len(spec.shape) != _BOXES_RANK or spec.shape[0] != 1:
+        raise step.fault(f"output {spec} is not a table of scores", "it is 1 x boxes x classes")
+    _, count, classes = spec.shape
+    if outputs[boxes].elements != 4 * count or outputs[boxes].shape[-1] != 4:  # noqa: PLR2004 - numbers of a box
+        raise step.fault(f"output {outputs[boxes]} has no four numbers for each of the {count} boxes")
+    background = {"none": 0, "first": 1, "last": classes}[
+        step.choice("background", ("none", "first", "last"), default="none")
+    ]
+    by = step.choice("by", ("none", "sigmoid", "softmax"), default="none")
+    form = step.choice("form", get_args(Form), default="corners")
+    if classes == 1 and background:
+        raise step.fault(f"output {spec} has the background alone", "leave background out")
+    if max(classes, count) > _MOST_CANDIDATES:
+        raise step.fault(f"output {spec} is too large")
+    written.check_labels(step, classes - (background > 0), spec)
+    return replace(
+        plan,
+        head="boxes",
+        output=scores,
+        box_output=boxes,
+        form=next(name for name in get_args(Form) if name == form),
+        shares=step.choice("unit", ("pixels", "share"), default="pixels") == "share",
+        sigmoid=by == "sigmoid",
+        softmax=by == "softmax",
+        background=background,
+        classes=classes,
+        candidates=count,
+        most=step.whole("max", 300, 1, _MOST_OBJECTS),
+        nms=step.number("nms", "0.45"),
+        score=step.number("score", "0.25"),
+    )
 
 
 def _points(plan: Plan, step: Step) -> Plan:
@@ -255,13 +302,29 @@ def _labels(plan: Plan, step: Step, spec: TensorSpec, written: Steps, *, softmax
     )
 
 
+def _detr(plan: Plan, step: Step, spec: TensorSpec) -> Plan:
+    """Return the plan for a row of shares of the input and of scores for each box, none of which is suppressed."""
+    _, rows, columns = spec.shape
+    if refused := {"points", "masks", "nms"} & {*step.values}:
+        raise step.fault(f"{min(refused)} is not for head=rtdetr", f"leave {min(refused)} out")
+    if columns <= 4:  # noqa: PLR2004 - numbers of a box
+        raise step.fault(f"output {spec} has no classes in the layout of rtdetr")
+    most = step.whole("max", min(300, rows), 1, min(_MOST_OBJECTS, rows))
+    score = step.number("score", "0.25")
+    return replace(
+        plan, head="detr", shares=True, most=most, classes=columns - 4, candidates=rows, nms=1.0, score=score
+    )
+
+
 def _boxes(plan: Plan, step: Step, spec: TensorSpec) -> Plan:
     if len(spec.shape) != _BOXES_RANK or spec.shape[0] != 1:
         raise step.fault(f"output {spec} is not a table of boxes")
     rows, columns = spec.shape[1:]
     if "head" not in step.values and rows == columns:
         raise step.fault(f"output {spec} does not show its layout", "write head=v5 or head=v8")
-    head = step.choice("head", ("v5", "v8", "v11"), "v5" if rows > columns else "v8")
+    head = step.choice("head", ("v5", "v8", "v11", "rtdetr"), "v5" if rows > columns else "v8")
+    if head == "rtdetr":
+        return _detr(plan, step, spec)
     plan = _points(plan, step) if "points" in step.values else plan
     # v5: a row for each box, with an objectness before the classes; v8 and v11: a column, without one
     by_rows = head == "v5"

@@ -15,8 +15,8 @@ import onnx
 from toolchain import files, interrupts
 from toolchain.errors import InputError, RegressionError
 from toolchain.models import reference
-from toolchain.models.inputs import Convert
 from toolchain.models.source import SourceModel
+from toolchain.pipeline import steps
 from toolchain.pipeline.evaluate.data import Reader
 from toolchain.pipeline.evaluate.paired import CONFIDENCE, Loss
 from toolchain.pipeline.evaluate.result import REFERENCE, Side, compare
@@ -28,6 +28,7 @@ from toolchain.quantize.float_layers import Budget, Choice, FloatLayer, choose
 from toolchain.quantize.real_scales import CALIBRATORS, FloatNetwork, Layer, Quantizer, calibrate, float_network
 from toolchain.quantize.samples import Selection
 from toolchain.quantize.write import Written
+from toolchain.steps import Steps
 from toolchain.tensors import Tensors, TensorSpec
 
 _INT8 = "int8"
@@ -49,7 +50,7 @@ class QuantizeRequest:
     labelled: SampleRequest | None = None  # a metric on samples with labels
     most_lost: float | None = None  # in the unit of the metric
     least_snr_db: float | None = None  # of the outputs
-    convert: Convert | None = None  # what pictures of the metric become; None for the usual ImageNet preprocessing
+    steps: Steps | None = None  # of the model; None for the usual ImageNet preprocessing of the metric's pictures
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ def prepare(request: QuantizeRequest, tell: Progress) -> Prepared:
     read_all(request.samples, request.source.name, tell)
     tell(stage("simplifying the model"))
     floats = float_network(request.source, request.settings.exclude)
-    scorer = _Scorer(request.source, request.labelled, request.convert, tell) if request.labelled else None
+    scorer = _Scorer(request.source, request.labelled, request.steps, tell) if request.labelled else None
     return Prepared(request, floats, scorer)
 
 
@@ -326,17 +327,19 @@ class _Scorer:
         InputError: The data, the labels or the metric do not fit the model.
     """
 
-    def __init__(self, source: SourceModel, labelled: SampleRequest, convert: Convert | None, tell: Progress) -> None:
+    def __init__(self, source: SourceModel, labelled: SampleRequest, written: Steps | None, tell: Progress) -> None:
         opened = labelled.open()
-        self.metric = opened.metric
         self._source = source
         self._tell = tell
         self._samples = opened.dataset.samples
-        self._reader = Reader(opened.dataset, source.inputs, opened.preprocess, convert)
+        self._reader = Reader(opened.dataset, source.inputs, opened.preprocess, steps.of_model(written, source.inputs))
         self._reader.check()
         call = reference.open_model(source)
         first = call(self._reader.inputs(self._samples[0]))
         specs = [TensorSpec(name, first[name].shape, str(first[name].dtype)) for name in source.output_names]
+        pipeline = steps.resolve(written, source.inputs, specs) if written else None
+        own_reader = opened.preprocess is not None
+        self.metric = opened.metric.of_release(pipeline, source.output_names, own_reader=own_reader)
         self.metric.check(self._reader, specs)
         self._call = call
 

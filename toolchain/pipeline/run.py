@@ -392,13 +392,11 @@ def _with_masks(
     if manifest.pictures is None:
         return objects
     plan, pixels = manifest.pictures.plan, samples.take(range(number, number + 1))["0"]
-    output, prototypes = (
-        sampled.outputs[manifest.outputs[index].name][number] for index in (plan.output, plan.mask_output)
-    )
+    outputs = [sampled.outputs[spec.name][number] for spec in manifest.outputs]
     computer = native_pictures.Computer(plan)
-    if len(computer.find(pixels.shape[1], pixels.shape[0], output)) != len(objects):
+    if len(computer.find(pixels.shape[1], pixels.shape[0], outputs)) != len(objects):
         raise VerificationError("the device sent objects that its outputs do not have", hint="deploy the release again")
-    masks = (computer.mask(index, prototypes) for index in range(len(objects)))
+    masks = (computer.mask(index, outputs[plan.mask_output]) for index in range(len(objects)))
     return tuple(replace(item, mask=FoundMask.of(mask)) for item, mask in zip(objects, masks, strict=True))
 
 

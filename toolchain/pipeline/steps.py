@@ -125,13 +125,12 @@ def _of_sound(
     return convert
 
 
-def of_model(model: Model, specs: Sequence[TensorSpec]) -> Convert | None:
+def of_model(written: Steps | None, specs: Sequence[TensorSpec]) -> Convert | None:
     """Return the same for a model that is not built yet.
 
     Raises:
         InputError: Its steps are wrong, or do not fit its inputs.
     """
-    written = steps_of(model)
     return converter(resolve(written, specs), specs) if written else None
 
 

@@ -182,7 +182,7 @@ def test_boxes_are_those_of_an_independent_suppression(head, seed):
         rows[:, 4:] *= objectness
     post = [f"yolo:head={head},nms=0.4,score=0.25,max=20"]
     made = computer(64, 64, "resize:letterbox=64", post=post, output=(1, *table.shape))
-    found = made.find(width, height, table)
+    found = made.find(width, height, [table])
     half = rows[:, 2:4] / np.float32(2)
     corners = np.concatenate([rows[:, :2] - half, rows[:, :2] + half, rows[:, 4:]], 1)
     kept = picture_nets.suppressed(corners, 0.4, 0.25, 20)
@@ -221,7 +221,7 @@ def test_key_points_lie_in_the_picture(head, numbers, seed):
     shape = points if numbers == 3 else f"{points}x2"
     post = [f"yolo:head={head},nms=0.4,score=0.25,max=20,points={shape}"]
     made = computer(64, 64, "resize:letterbox=64", post=post, output=(1, *table.shape))
-    found = made.find(width, height, table)
+    found = made.find(width, height, [table])
     kept = picture_nets.suppressed(corners, 0.4, 0.25, 20)
     assert len(kept) > 3
     assert [int(label) for label in found["label"]] == [label for _, label in kept]
@@ -236,7 +236,7 @@ def test_key_points_lie_in_the_picture(head, numbers, seed):
 def test_a_key_point_that_is_not_a_number_is_not_seen():
     table = np.float32([[8, 8, 4, 4, 0.9, np.nan, 3, 1, 5, 6, np.inf, 7, 8, 0.5]]).T
     made = computer(16, 16, "scale=1", post=["yolo:head=v8,points=3"], output=(1, 14, 1))
-    made.find(16, 16, table)
+    made.find(16, 16, [table])
     np.testing.assert_array_equal(made.points(), np.float32([[[0, 0, 0], [0, 0, 0], [7, 8, 0.5]]]))
 
 
@@ -251,7 +251,7 @@ def test_masks_are_those_of_an_interpolation_of_the_whole_picture(head, seed):
     post = [f"yolo:head={head},nms=0.4,score=0.25,max=20,masks=protos"]
     options = {"post": post, "output": (1, *table.shape), "prototypes": prototypes.shape}
     made = computer(64, 64, "resize:letterbox=64", **options)
-    found = made.find(width, height, table)
+    found = made.find(width, height, [prototypes, table])
     kept = picture_nets.suppressed(corners, 0.4, 0.25, 20)
     assert len(kept) == len(found) > 3
     for number, (box, _) in enumerate(kept):
@@ -275,7 +275,7 @@ def test_a_mask_of_a_stretched_picture_is_pytorch_s():
     table = np.concatenate([np.float32([16, 16, 32, 32, 0.9]), coefficients])[:, None]
     post = ["yolo:head=v8,masks=protos"]
     made = computer(32, 32, "resize:stretch=32", post=post, output=(1, 9, 1), prototypes=(1, 4, 8, 8))
-    made.find(50, 70, table)
+    made.find(50, 70, [prototypes, table])
     levels = np.tensordot(coefficients, prototypes[0], 1)
     expected = picture_nets.torch_linear(levels[..., None], 50, 70)[..., 0]
     np.testing.assert_array_equal(made.mask(0, prototypes).pixels, expected > 0)
@@ -285,7 +285,7 @@ def test_a_box_without_a_whole_pixel_has_no_mask():
     table = np.float32([[8.5, 8.5, 0.5, 0.5, 0.9, 1]]).T
     post = ["yolo:head=v8,masks=protos"]
     made = computer(16, 16, "scale=1", post=post, output=(1, 6, 1), prototypes=(1, 1, 4, 4))
-    assert len(made.find(16, 16, table)) == 1
+    assert len(made.find(16, 16, [np.ones((1, 1, 4, 4), np.float32), table])) == 1
     assert made.mask(0, np.ones((1, 1, 4, 4), np.float32)).pixels.size == 0
 
 
@@ -296,18 +296,81 @@ def test_boxes_without_numbers_are_left_out():
     table[:, 2] = [8, 8, np.inf, 4, 0.9]
     table[:, 3] = [40, 40, 4, 4, np.nan]
     made = computer(16, 16, "scale=1", post=["yolo:head=v8"], output=(1, 5, 4))
-    assert len(made.find(16, 16, table)) == 1
+    assert len(made.find(16, 16, [table])) == 1
     with pytest.raises(InputError, match="has 19 numbers"):
-        made.find(16, 16, table.reshape(-1)[:19])
+        made.find(16, 16, [table.reshape(-1)[:19]])
+
+
+def sigmoid(values):
+    return 1 / (1 + np.exp(-values))
+
+
+def softmax(values):
+    shares = np.exp(values - values.max(axis=1, keepdims=True))
+    return shares / shares.sum(axis=1, keepdims=True)
+
+
+BY = {"none": lambda values: values, "sigmoid": sigmoid, "softmax": softmax}
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("form", ["center", "corners", "corners-yx"])
+@pytest.mark.parametrize(("by", "background"), [("sigmoid", "none"), ("softmax", "last"), ("none", "first")])
+@pytest.mark.parametrize("unit", ["pixels", "share"])
+def test_boxes_with_scores_in_another_output(form, by, background, unit, seed):
+    """As DETR and SSD have them: the best class of each box that is not the background."""
+    stream, count, classes = np.random.default_rng(seed), 60, 4
+    width, height = 75 + seed, 50
+    centers, sizes = stream.uniform(0, 64, (count, 2)), stream.uniform(4, 30, (count, 2))
+    corners = np.concatenate([centers - sizes / 2, centers + sizes / 2], axis=1)
+    boxes = {
+        "center": np.concatenate([centers, sizes], axis=1),
+        "corners": corners,
+        "corners-yx": corners[:, [1, 0, 3, 2]],
+    }[form]
+    scale = np.array([64, 32] * 2 if form != "corners-yx" else [32, 64] * 2) if unit == "share" else 1
+    scores = stream.normal(0, 2, (count, classes)).astype(np.float32)
+    step = f"boxes:boxes=b,scores=s,form={form},unit={unit},by={by},background={background},nms=0.4,score=0.3,max=9"
+    given = [TensorSpec("x", (1, 32, 64, 3), "uint8")]
+    outputs = [TensorSpec("s", (1, count, classes), "float32"), TensorSpec("b", (1, count, 4), "float32")]
+    plan = pictures.resolve(Steps(("resize:letterbox=64x32",), (step,)), given, outputs).plan
+    found = Computer(plan).find(width, height, [scores, (boxes / scale).astype(np.float32)])
+    shares = BY[by](scores.astype(np.float64))
+    objects = {"none": shares, "first": shares[:, 1:], "last": shares[:, :-1]}[background]
+    best = objects.max(axis=1)
+    kept = picture_nets.suppressed(np.concatenate([corners, objects], axis=1), 0.4, 0.3, 9)
+    assert len(kept) > 3
+    assert [int(label) for label in found["label"]] == [label for _, label in kept]
+    ratio = min(64 / width, 32 / height)
+    left, top = (64 - round(width * ratio)) // 2, (32 - round(height * ratio)) // 2
+    own = np.array([corners[box] for box, _ in kept])
+    expected = np.clip((own - [left, top] * 2) / ratio, 0, [width, height] * 2)
+    sides = np.stack([found[side] for side in ("left", "top", "right", "bottom")], axis=1)
+    np.testing.assert_allclose(sides, expected, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(found["score"], [best[box] for box, _ in kept], rtol=1e-5)
+
+
+def test_rt_detr_has_shares_and_suppresses_nothing():
+    middle = [0.5, 0.5, 0.5, 0.25]
+    table = np.float32([[[*middle, 0.1, 0.9], [*middle, 0.2, 0.8], [0.1, 0.1, 0.1, 0.1, 0.2, 0]]])
+    made = computer(64, 64, "resize:stretch=64", post=["yolo:head=rtdetr,score=0.5"], output=(1, 3, 6))
+    found = made.find(200, 100, [table])
+    assert [(int(item["label"]), round(float(item["score"]), 3)) for item in found] == [(1, 0.9), (1, 0.8)]
+    for item in found:
+        assert [float(item[side]) for side in ("left", "top", "right", "bottom")] == [50, 37.5, 150, 62.5]
 
 
 def test_classes_are_ranked():
     scores = np.array([[1.0, 3.0, np.nan, 3.0, -2.0, 0.5]], np.float32)
     made = computer(4, 4, "scale=1", post=["topk=3"], output=(1, 6))
-    assert [(int(item["label"]), float(item["score"])) for item in made.find(4, 4, scores)] == [(1, 3), (3, 3), (0, 1)]
+    assert [(int(item["label"]), float(item["score"])) for item in made.find(4, 4, [scores])] == [
+        (1, 3),
+        (3, 3),
+        (0, 1),
+    ]
     scores[0, 2] = 2.0
     made = computer(4, 4, "scale=1", post=["softmax", "topk=6"], output=(1, 6))
-    found = made.find(4, 4, scores)
+    found = made.find(4, 4, [scores])
     shares = np.exp(scores[0] - 3) / np.exp(scores[0] - 3).sum()
     np.testing.assert_allclose(found["score"], shares[found["label"]], rtol=1e-6)
     assert list(found["label"]) == [1, 3, 2, 0, 5, 4]
@@ -319,7 +382,7 @@ def test_labels_are_read_as_of_sounds():
     given = [TensorSpec("x", (1, 4, 4, 3), "uint8")]
     steps = Steps(("scale=1",), ("ctc:labels=FILE",), ("-", "a", "b"))
     made = pictures.resolve(steps, given, [TensorSpec("y", (1, 6, 3), "float32")])
-    found = Computer(made.plan).find(4, 4, scores)
+    found = Computer(made.plan).find(4, 4, [scores])
     assert [(int(item["label"]), float(item["score"])) for item in found] == [(1, 7), (1, 8), (2, 9)]
     assert made.text(found["label"]) == "aab"
 

@@ -80,6 +80,48 @@ def test_masks_and_key_points_that_do_not_fit_are_refused(step, outputs, message
     assert hint in caught.value.hint
 
 
+PLACES = TensorSpec("places", (1, 100, 4), "float32")
+LOGITS = TensorSpec("logits", (1, 100, 92), "float32")
+
+
+def test_boxes_in_an_output_of_their_own():
+    step = "boxes:boxes=places,scores=logits,form=center,unit=share,by=softmax,background=last,score=0.7"
+    found = resolved(["scale=1/255"], [step], outputs=(LOGITS, PLACES))
+    plan = found.plan
+    assert (plan.head, plan.output, plan.box_output, plan.classes, plan.candidates) == ("boxes", 0, 1, 92, 100)
+    assert (plan.form, plan.shares, plan.softmax, plan.sigmoid, plan.background) == ("center", True, True, False, 92)
+    assert pictures.faults(found, (INPUT,), (LOGITS, PLACES)) == []
+    assert pictures.faults(found, (INPUT,), (PLACES, LOGITS)) != []
+    plan = resolved(["scale=1/255"], ["yolo:head=rtdetr"], outputs=(TensorSpec("y", (1, 300, 84), "float32"),)).plan
+    assert (plan.head, plan.shares, plan.classes, plan.candidates, plan.most) == ("detr", True, 80, 300, 300)
+
+
+@pytest.mark.parametrize(
+    ("step", "outputs", "message", "hint"),
+    [
+        ("boxes:scores=logits", (LOGITS, PLACES), "the model's outputs are logits, places", "write boxes=logits"),
+        ("boxes:boxes=place,scores=logits", (LOGITS, PLACES), "outputs are logits, places", "did you mean places"),
+        ("boxes:boxes=places,scores=places", (LOGITS, PLACES), "the model's outputs are logits", "scores=logits"),
+        ("boxes:boxes=logits,scores=places", (LOGITS, PLACES), "has no four numbers for each of the 100", "docs"),
+        ("boxes:boxes=places,scores=s", (PLACES, TensorSpec("s", (1, 100), "float32")), "not a table of sc", "classes"),
+        ("boxes:boxes=places,scores=logits,form=round", (LOGITS, PLACES), "form is one of center, corners", "docs"),
+        ("boxes:boxes=places,scores=logits,by=tanh", (LOGITS, PLACES), "by is one of none, sigmoid, softmax", "docs"),
+        (
+            "boxes:boxes=places,scores=s,background=last",
+            (PLACES, TensorSpec("s", (1, 100, 1), "float32")),
+            "has the background alone",
+            "leave background out",
+        ),
+        ("yolo:head=rtdetr,nms=0.5", (TensorSpec("y", (1, 300, 84), "float32"),), "nms is not for head", "leave nms"),
+        ("yolo:head=rtdetr", (TensorSpec("y", (1, 300, 4), "float32"),), "no classes in the layout of rtdetr", "docs"),
+    ],
+)
+def test_boxes_that_do_not_fit_are_refused(step, outputs, message, hint):
+    with pytest.raises(InputError, match=message) as caught:
+        resolved(["scale=1/255"], [step], outputs=outputs)
+    assert hint in caught.value.hint
+
+
 def test_the_steps_of_a_classifier(tmp_path):
     (tmp_path / "labels.txt").write_text("cat\ndog\nowl\n")
     given = TensorSpec("x", (1, 224, 224, 3), "float32")
@@ -131,7 +173,7 @@ WRONG = [
     (["scale=1"], ["yolo"], INPUT, SCORES, "not a table of boxes", "docs/pictures.md"),
     (["scale=1"], ["yolo:head=v9"], INPUT, BOXES, "head is one of v5, v8, v11", "docs/pictures.md"),
     (["scale=1"], ["yolo:nms=2"], INPUT, BOXES, "nms must be a number from 0 to 1", "docs/pictures.md"),
-    (["scale=1"], ["yolo:output=box"], INPUT, BOXES, "outputs are boxes", "output=boxes"),
+    (["scale=1"], ["yolo:output=box"], INPUT, BOXES, "outputs are boxes", "did you mean boxes"),
     (["scale=1"], ["yolo:labels=none.txt"], INPUT, BOXES, "cannot read the labels", "one label on each line"),
     (["scale=1"], ["yolo:labels=two.txt"], INPUT, BOXES, "there are 2 labels", "one line for each class"),
     (["scale=1"], ["yolo"], TensorSpec("x", (2, 3, 640, 640), "float32"), BOXES, "one picture as", "--input"),

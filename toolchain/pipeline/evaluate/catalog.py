@@ -9,14 +9,23 @@ from toolchain.errors import InputError, did_you_mean, reason
 from toolchain.pipeline.evaluate import detections, extras, functions, segments, words
 from toolchain.pipeline.evaluate.data import Dataset
 from toolchain.pipeline.evaluate.detections import MeanPrecision
-from toolchain.pipeline.evaluate.functions import UserFunction
 from toolchain.pipeline.evaluate.metrics import Distance, Metric, OwnMetric, TopClasses
 from toolchain.pipeline.evaluate.words import WordErrorRate
 
-NAMES = ("top1", "top5", segments.NAME, detections.NAME, words.NAME, "cosine", "mse", "module:function")
+NAMES = (
+    "top1",
+    "top5",
+    segments.NAME,
+    detections.BOXES,
+    detections.MASKS,
+    words.NAME,
+    "cosine",
+    "mse",
+    "module:function",
+)
 _TOP5 = 5
-_PACKAGES = {detections.NAME: "pycocotools", words.NAME: "jiwer"}  # of metrics that take a postprocessing function
-_RESULTS = {detections.NAME: "boxes", words.NAME: "a text"}
+# of metrics that take a postprocessing function
+_PACKAGES = {detections.BOXES: "pycocotools", detections.MASKS: "pycocotools", words.NAME: "jiwer"}
 
 
 def open_metric(name: str, dataset: Dataset, labels: Path | None, postprocess: str = "") -> Metric:
@@ -26,7 +35,8 @@ def open_metric(name: str, dataset: Dataset, labels: Path | None, postprocess: s
         name: One of `NAMES`, or module:function.
         dataset: The samples.
         labels: A file of names of classes.
-        postprocess: The user's function that makes boxes or a text of outputs, as module:function.
+        postprocess: The user's function that makes boxes, masks or a text of outputs, as module:function; by default,
+            the steps of the release do (`Metric.of_release`).
 
     Raises:
         InputError: There is no such metric, it does not fit the data, or a file, package or function that it needs is
@@ -36,8 +46,11 @@ def open_metric(name: str, dataset: Dataset, labels: Path | None, postprocess: s
         raise InputError(f"--labels has no effect on the metric {name}", hint="leave --labels out")
     if postprocess and name not in _PACKAGES:
         raise InputError(f"--postprocess has no effect on the metric {name}", hint="leave --postprocess out")
-    if dataset.categories and name != detections.NAME:
-        raise InputError(f"{dataset.path} has boxes, which are for the metric {detections.NAME}", hint="--metric map")
+    if dataset.categories and name not in {detections.BOXES, detections.MASKS}:
+        raise InputError(
+            f"{dataset.path} has boxes, which are for the metrics {detections.BOXES} and {detections.MASKS}",
+            hint="--metric map",
+        )
     if name in {"top1", "top5"}:
         names = _read_labels(labels) if labels else ()
         digest = "\n".join([*dataset.classes, "", *names])
@@ -58,24 +71,14 @@ def open_metric(name: str, dataset: Dataset, labels: Path | None, postprocess: s
 
 def _open_with_function(name: str, dataset: Dataset, postprocess: str) -> Metric:
     extras.require(_PACKAGES[name], name)
-    if not postprocess:
-        raise InputError(
-            f"the metric {name} needs --postprocess",
-            details=f"it names a function of your project that makes {_RESULTS[name]} of the outputs",
-            hint="--postprocess module:function; docs/evaluate.md has examples",
-        )
-    function = functions.load(postprocess)
+    function = functions.load(postprocess) if postprocess else None
+    digest = f"{function.name}\n{function.digest}" if function else ""
     if name == words.NAME:
-        return WordErrorRate(name, _digest(function), "points", 100.0, -1.0, text=function)
+        return WordErrorRate(name, digest, "points", 100.0, -1.0, text=function)
     if not dataset.categories:
         raise InputError(f"the metric {name} needs a COCO file, not {dataset.path}", hint="--data FILE.json")
     names = files.sha256_bytes(files.canonical_json(sorted(dataset.categories.items())))
-    digest = f"{_digest(function)}\n{names}"
-    return MeanPrecision(name, digest, "points", 100.0, categories=dataset.categories, boxes=function)
-
-
-def _digest(function: UserFunction) -> str:
-    return f"{function.name}\n{function.digest}"
+    return MeanPrecision(name, f"{digest}\n{names}", "points", 100.0, categories=dataset.categories, objects=function)
 
 
 def _read_labels(path: Path) -> tuple[str, ...]:

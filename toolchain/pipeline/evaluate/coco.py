@@ -1,4 +1,4 @@
-"""Files of annotations in COCO's form: pictures, and the objects in them as boxes."""
+"""Files of annotations in COCO's form: pictures, and the objects in them as boxes and as masks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
@@ -19,6 +19,7 @@ _CONFIG = ConfigDict(extra="ignore", strict=True)
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 _Size = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _Box = tuple[_Number, _Number, _Size, _Size]
+_Side = Annotated[int, Field(ge=1, le=1 << 15)]
 _HINT = "a COCO file has the lists images, annotations (with bbox) and categories"
 
 
@@ -30,6 +31,7 @@ class Object:
     box: tuple[float, float, float, float]  # left, top, width and height in pixels of the picture's file
     area: float
     crowd: bool = False
+    mask: Any = None  # its pixels as the file has them, unchecked: polygons, or runs; None without them
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Picture:
     id: int
     file_name: str
     objects: tuple[Object, ...]
+    size: tuple[int, int] | None = None  # height and width; None if the file does not have them
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,12 @@ class Annotations:
 class _Image:
     id: int
     file_name: str
+    height: _Side | None = None
+    width: _Side | None = None
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        return (self.height, self.width) if self.height and self.width else None
 
 
 @checked_dataclass(frozen=True, config=_CONFIG)
@@ -58,10 +67,11 @@ class _Annotation:
     bbox: _Box
     area: _Size | None = None
     iscrowd: Literal[0, 1] = 0
+    segmentation: Any = None
 
     def object(self) -> Object:
         area = self.bbox[2] * self.bbox[3] if self.area is None else self.area
-        return Object(self.category_id, self.bbox, area, bool(self.iscrowd))
+        return Object(self.category_id, self.bbox, area, bool(self.iscrowd), self.segmentation or None)
 
 
 @checked_dataclass(frozen=True, config=_CONFIG)
@@ -105,7 +115,7 @@ def read(path: Path) -> Annotations:
                     hint=_HINT,
                 )
         objects[annotation.image_id].append(annotation.object())
-    pictures = (Picture(image.id, image.file_name, tuple(objects[image.id])) for image in table.images)
+    pictures = (Picture(image.id, image.file_name, tuple(objects[image.id]), image.size) for image in table.images)
     return Annotations(tuple(sorted(pictures, key=lambda picture: picture.id)), categories)
 
 

@@ -41,6 +41,7 @@ class Sample:
     label: str = ""
     row: int | None = None  # its index in a file of many samples
     objects: tuple[Object, ...] = ()  # in a picture of a COCO file, whose `label` counts them
+    size: tuple[int, int] | None = None  # height and width of a picture, as a COCO file has them
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Dataset:
         for sample in self.samples:
             if sample.path not in contents:
                 contents[sample.path] = files.sha256_file(sample.path)
-            objects = [[item.category, item.box, item.area, item.crowd] for item in sample.objects]
+            objects = [[item.category, item.box, item.area, item.crowd, item.mask] for item in sample.objects]
             key = [sample.name, sample.label, sample.row, contents[sample.path], *objects]
             total.update(files.canonical_json(key))
         return total.hexdigest()
@@ -172,7 +173,7 @@ def _of_coco(path: Path, folder: Path) -> Dataset:
                 hint="--pictures FOLDER names the folder of the pictures",
             )
         label = coco.title(picture.objects, annotations.categories)
-        samples.append(Sample(picture.file_name, file, label, objects=picture.objects))
+        samples.append(Sample(picture.file_name, file, label, objects=picture.objects, size=picture.size))
     if not samples:
         raise InputError(f"there are no pictures in {path}", hint="its list `images` is empty")
     return Dataset(path, _kind(path, samples), tuple(samples), categories=annotations.categories)
@@ -215,6 +216,7 @@ class Target:
     arrays: Tensors
     path: Path = Path()  # of the sample's file
     objects: tuple[Object, ...] = ()
+    size: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -277,7 +279,7 @@ class Reader:
 
     def target(self, sample: Sample) -> Target:
         if self.dataset.kind in {"pictures", "sounds", "files"}:
-            return Target(sample.name, sample.label, {}, sample.path, sample.objects)
+            return Target(sample.name, sample.label, {}, sample.path, sample.objects, sample.size)
         names = {spec.name for spec in self.specs}
         others = {name: value for name, value in self._arrays(sample).items() if name not in names}
         label = others.pop(LABEL, None)

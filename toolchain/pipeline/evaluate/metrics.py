@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolchain.errors import InputError, did_you_mean
+from toolchain.pipeline.evaluate.answers import Steps
 from toolchain.pipeline.evaluate.data import Reader, Target
 from toolchain.pipeline.evaluate.functions import UserFunction
 from toolchain.pipeline.evaluate.paired import NO_LOSS, Loss, compare_answers, compare_scores, compare_totals
@@ -37,6 +38,20 @@ class Metric(ABC):
     unit: str = ""
     scale: float = 1.0
     sign: float = 1.0  # -1 if less is better
+
+    def of_release(self, steps: Steps | None, outputs: Sequence[str], *, own_reader: bool) -> Metric:
+        """Return the metric for a release with these steps and outputs.
+
+        Args:
+            steps: What the release does before and after its model.
+            outputs: Names, in the order of the release.
+            own_reader: Whether a function of the user's project reads samples in place of the steps.
+
+        Raises:
+            InputError: The metric needs boxes or a text, which neither a function nor the steps make.
+        """
+        _ = steps, outputs, own_reader
+        return self
 
     @abstractmethod
     def check(self, reader: Reader, outputs: Sequence[TensorSpec]) -> None:
@@ -218,7 +233,8 @@ class OwnMetric(Metric):
 
     def score(self, outputs: Tensors, target: Target) -> Score:
         label = {"label": target.label} if target.label else {}
-        expected: Any = {**label, **target.arrays} if target.arrays else target.label
+        has_arrays = target.path.suffix.lower() == ".npz"
+        expected: Any = {**label, **target.arrays} if has_arrays else target.label
         result = self.function(target.name, dict(outputs), expected)
         value, answer = result if isinstance(result, tuple) and len(result) == 2 else (result, "")  # noqa: PLR2004
         try:

@@ -1,4 +1,4 @@
-"""Mean average precision of boxes: matches of a picture by pycocotools, and the curves of many pictures.
+"""Mean average precision of boxes or masks: matches of a picture by pycocotools, and the curves of many pictures.
 
 A picture's matches do not depend on other pictures. So they are computed once, and the precision of pictures drawn at
 random follows from sums over them, as pycocotools accumulates them: over the thresholds of 0.5 to 0.95 of intersection
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toolchain.pipeline.evaluate import extras
+from toolchain.pipeline.evaluate import extras, masks
 from toolchain.pipeline.evaluate.coco import Object
 
 _THRESHOLDS = 10
@@ -28,11 +28,12 @@ _EVERY_AREA = [0.0, 1e10]
 
 @dataclass(frozen=True)
 class Box:
-    """A box that a network found."""
+    """A box that a network found, or the mask of an object."""
 
     category: int
     box: tuple[float, float, float, float]  # left, top, width and height
     score: float
+    runs: Any = None  # of the pixels of its mask, by `masks.runs`
 
 
 @dataclass(frozen=True)
@@ -72,12 +73,20 @@ class Matches:
         return hits, sum(count for _, count in self.objects)
 
 
-def match(objects: Sequence[Object], boxes: Sequence[Box]) -> Matches:
-    """Match the boxes of a picture with its objects."""
+def match(objects: Sequence[Object], boxes: Sequence[Box], size: tuple[int, int] | None = None) -> Matches:
+    """Match what was found in a picture with its objects: masks in a picture of this height and width, otherwise boxes.
+
+    Raises:
+        ValueError: The mask of an object is not one of that size.
+    """
     truth = [_annotation(item.category, item.box, area=item.area, iscrowd=int(item.crowd)) for item in objects]
     guesses = [_annotation(item.category, item.box, area=item.box[2] * item.box[3], score=item.score) for item in boxes]
+    if size:
+        own = [*(masks.runs(item.mask, size) for item in objects), *(item.runs for item in boxes)]
+        for annotation, mask in zip([*truth, *guesses], own, strict=True):
+            annotation["segmentation"] = mask
     counted, detections = [], []
-    for result in filter(None, _evaluate(truth, guesses)):
+    for result in filter(None, _evaluate(truth, guesses, size)):
         category = int(result["category_id"])
         if count := int(np.count_nonzero(np.asarray(result["gtIgnore"]) == 0)):
             counted.append((category, count))
@@ -89,24 +98,27 @@ def match(objects: Sequence[Object], boxes: Sequence[Box]) -> Matches:
     return Matches(tuple(counted), tuple(detections))
 
 
-def _annotation(category: int, box: Sequence[float], **others: float) -> dict[str, Any]:
+def _annotation(category: int, box: Sequence[float], **others: Any) -> dict[str, Any]:
     return {"image_id": 1, "category_id": category, "bbox": list(box), "iscrowd": 0, **others}
 
 
-def _evaluate(truth: Iterable[dict[str, Any]], guesses: Iterable[dict[str, Any]]) -> list[dict[str, Any] | None]:
+def _evaluate(
+    truth: Iterable[dict[str, Any]], guesses: Iterable[dict[str, Any]], size: tuple[int, int] | None
+) -> list[dict[str, Any] | None]:
     """Return what pycocotools says about one picture, for each category."""
     sides, categories = [], sorted({item["category_id"] for item in (*truth, *guesses)})
+    height, width = size or (0, 0)
     with contextlib.redirect_stdout(io.StringIO()):
         for annotations in (truth, guesses):
             side = extras.load("pycocotools.coco").COCO()
             side.dataset = {
-                "images": [{"id": 1}],
+                "images": [{"id": 1, "height": height, "width": width}],
                 "categories": [{"id": key} for key in categories],
                 "annotations": [{**item, "id": number} for number, item in enumerate(annotations, 1)],
             }
             side.createIndex()
             sides.append(side)
-        evaluation = extras.load("pycocotools.cocoeval").COCOeval(*sides, "bbox")
+        evaluation = extras.load("pycocotools.cocoeval").COCOeval(*sides, "segm" if size else "bbox")
         evaluation.params.areaRng, evaluation.params.areaRngLbl = [_EVERY_AREA], ["all"]
         evaluation.params.maxDets = [_MOST_BOXES]
         evaluation.evaluate()

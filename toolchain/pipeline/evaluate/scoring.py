@@ -38,7 +38,7 @@ class SampleRequest:
     labels: Path | None = None  # names of the classes
     preprocess: str = ""  # module:function
     limit: int | None = None
-    postprocess: str = ""  # module:function, of the metrics `map` and `wer`
+    postprocess: str = ""  # module:function, of the metrics that need boxes, masks or a text
     pictures: Path | None = None  # folder of a COCO file's pictures
 
     def open(self) -> LabelledSamples:
@@ -71,9 +71,11 @@ class LabelledSamples:
                 hint="evaluate the same model built without --state, whose inputs and outputs include the state",
             )
         convert = steps.converter(manifest.pipeline, manifest.inputs)
-        scoring = Scoring(Reader(self.dataset, manifest.inputs, self.preprocess, convert), self.metric, manifest)
+        names = [spec.name for spec in manifest.outputs]
+        metric = self.metric.of_release(manifest.pipeline, names, own_reader=self.preprocess is not None)
+        scoring = Scoring(Reader(self.dataset, manifest.inputs, self.preprocess, convert), metric, manifest)
         scoring.reader.check()
-        self.metric.check(scoring.reader, outputs_of_model(manifest))
+        metric.check(scoring.reader, outputs_of_model(manifest))
         return scoring
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toolchain.errors import InputError
-from toolchain.pipeline.evaluate import extras
+from toolchain.pipeline.evaluate import answers, extras
+from toolchain.pipeline.evaluate.answers import Answers, Steps
 from toolchain.pipeline.evaluate.data import Reader, Target
-from toolchain.pipeline.evaluate.functions import UserFunction
 from toolchain.pipeline.evaluate.metrics import Metric, Score, compare_sums, counts
 from toolchain.pipeline.evaluate.paired import Loss
 from toolchain.tensors import Tensors, TensorSpec
@@ -25,7 +25,19 @@ _NOTHING = "(no words)"
 class WordErrorRate(Metric):
     """Words that are missing, wrong or too many, for each word of the transcripts of all samples."""
 
-    text: UserFunction  # takes outputs by name and the sample's file; returns the text
+    text: Answers | None  # None: the steps of the release read it
+
+    def of_release(self, steps: Steps | None, outputs: Sequence[str], *, own_reader: bool) -> WordErrorRate:
+        _ = own_reader  # the outputs have the text, whoever read the sample
+        if self.text:
+            return self
+        text = answers.of_text(steps, outputs)
+        if text is None:
+            raise InputError(
+                f"the metric {NAME} needs a text, which no step of the release reads",
+                hint="build it with --post ctc, or pass --postprocess module:function (docs/evaluate.md)",
+            )
+        return replace(self, text=text, digest=f"{self.digest}\n{text.name}\n{text.digest}")
 
     def check(self, reader: Reader, outputs: Sequence[TensorSpec]) -> None:  # noqa: ARG002 - the function decides
         if not any(reader.target(sample).label for sample in reader.dataset.samples):
@@ -35,6 +47,8 @@ class WordErrorRate(Metric):
             )
 
     def score(self, outputs: Tensors, target: Target) -> Score:
+        if self.text is None:
+            raise InputError(f"the metric {NAME} is not of a release", hint="pass --postprocess module:function")
         text = self.text(target.name, dict(outputs), target.path)
         if not isinstance(text, str):
             raise InputError(

@@ -80,7 +80,7 @@ def measure(
         DeviceError: The device is full or lost, or a release does not run on it.
         VerificationError, InputError: An output has no score.
     """
-    metric, dataset = limit.samples.metric, limit.samples.dataset
+    metric, dataset = scorings[0].metric, limit.samples.dataset
     titles = ("the new release", "the base")
     new, base = (
         Side(title, title, "", tuple(_scores(scoring, release, progress, title)))

@@ -489,7 +489,8 @@ class OpenModel {
     const PicturePlan& steps = *manifest_.pictures;
     if (steps.output >= 0) {
       const auto [scores, count] = Scores(steps.output);
-      if (!pipeline_->Find(picture.width, picture.height, scores, count, &reason)) {
+      const auto [boxes, box_count] = steps.boxes < 0 ? Scored() : Scores(steps.boxes);
+      if (!pipeline_->Find(picture.width, picture.height, {scores, count, boxes, box_count}, &reason)) {
         throw Fault(kExitRunFailed, reason.text);
       }
       Label(pipeline_->objects(), steps.labels);

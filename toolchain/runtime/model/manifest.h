@@ -48,6 +48,7 @@ struct PicturePlan {
   int64_t space;                    // number of the label that stands for a space; -1: none does
   std::vector<std::string> labels;  // of each class; empty: there are none
   int64_t masks;                    // number of the output with their prototypes; -1: there are none
+  int64_t boxes;                    // number of the output with the boxes, where another one has their scores; or -1
 };
 
 // How a release makes its input of a sound, and classes or labels of an output.

@@ -15,7 +15,8 @@ constexpr const char* kFits[] = {"stretch", "letterbox", "crop"};
 constexpr const char* kLayouts[] = {"nhwc", "nchw"};
 constexpr const char* kElements[] = {"float32", "float16", "uint8", "int8"};
 constexpr const char* kArithmetic[] = {"scale", "mean", "std"};
-constexpr const char* kHeads[] = {"none", "classes", "yolo-v5", "yolo-v8", "labels"};
+constexpr const char* kHeads[] = {"none", "classes", "yolo-v5", "yolo-v8", "labels", "detr", "boxes"};
+constexpr const char* kForms[] = {"center", "corners", "corners-yx"};
 
 void ReadOperations(const JsonNode& list, pictures::Plan* plan) {
   const std::vector<JsonNode> items = list.Items();
@@ -55,9 +56,13 @@ pictures::Plan ReadPlan(const JsonNode& node) {
                                     {"point_numbers", &plan.point_numbers},
                                     {"prototypes", &plan.prototypes},
                                     {"mask_width", &plan.mask_width},
-                                    {"mask_height", &plan.mask_height}}) {
+                                    {"mask_height", &plan.mask_height},
+                                    {"background", &plan.background}}) {
     if (node.Has(name)) *field = Whole(node.Get(name));
   }
+  if (node.Has("form")) plan.form = Choice(node.Get("form"), kForms);
+  plan.shares = node.Has("shares") && node.Get("shares").Truth() ? 1 : 0;
+  plan.sigmoid = node.Has("sigmoid") && node.Get("sigmoid").Truth() ? 1 : 0;
   pictures::Reason reason;
   if (!pictures::CheckPlan(plan, &reason)) node.Fail(reason.text);
   return plan;
@@ -78,6 +83,21 @@ void CheckMasks(const JsonNode& table, const PicturePlan& steps, const std::vect
   }
 }
 
+// Boxes that are in an output of their own.
+void CheckBoxes(const JsonNode& table, const PicturePlan& steps, const std::vector<TensorSpec>& outputs) {
+  const bool has_boxes = steps.plan.head == pictures::kBoxes;
+  if (has_boxes != (steps.boxes >= 0)) table.Fail("has boxes without their output, or the reverse");
+  if (!has_boxes) return;
+  if (steps.boxes >= static_cast<int64_t>(outputs.size()) || steps.boxes == steps.output) {
+    table.Get("box_output").Fail("is not an output of boxes");
+  }
+  const TensorSpec& output = outputs[static_cast<size_t>(steps.boxes)];
+  if (output.dtype != FindNamedDType("float32") || output.bound.axis >= 0 ||
+      CountElements(output) != int64_t{4} * steps.plan.candidates) {
+    table.Fail("does not fit the model's boxes");
+  }
+}
+
 }  // namespace
 
 PicturePlan ReadPicturePlan(const JsonNode& node, const std::vector<TensorSpec>& inputs,
@@ -85,7 +105,8 @@ PicturePlan ReadPicturePlan(const JsonNode& node, const std::vector<TensorSpec>&
   const JsonNode table = node.Get("plan");
   const int64_t space = table.Has("space") ? table.Get("space").Integer() : -1;
   const int64_t masks = table.Has("mask_output") ? table.Get("mask_output").Integer() : -1;
-  PicturePlan result{ReadPlan(table), table.Get("output").Integer(), space, node.TextList("labels"), masks};
+  const int64_t boxes = table.Has("box_output") ? table.Get("box_output").Integer() : -1;
+  PicturePlan result{ReadPlan(table), table.Get("output").Integer(), space, node.TextList("labels"), masks, boxes};
   const pictures::Plan& plan = result.plan;
   const int64_t channels = plan.order == pictures::kAsGray ? 1 : pictures::kChannels;
   const bool fits = inputs.size() == 1 && inputs[0].dtype == FindNamedDType(kElements[plan.element]) &&
@@ -99,15 +120,16 @@ PicturePlan ReadPicturePlan(const JsonNode& node, const std::vector<TensorSpec>&
     table.Get("output").Fail("is not an output");
   }
   const TensorSpec& output = outputs[static_cast<size_t>(result.output)];
-  const int64_t box = plan.head == pictures::kYoloRows ? 5 : plan.head == pictures::kYoloColumns ? 4 : 0;
+  const int64_t box = plan.head == pictures::kYoloRows ? 5 : plan.head == pictures::kYoloColumns || plan.head == pictures::kDetr ? 4 : 0;
   const int64_t others = box + plan.points * plan.point_numbers + plan.prototypes;
   if (output.dtype != FindNamedDType("float32") || output.bound.axis >= 0 ||
       CountElements(output) != (plan.classes + others) * int64_t{plan.candidates}) {
     table.Fail("does not fit the model's output");
   }
   CheckMasks(table, result, outputs);
+  CheckBoxes(table, result, outputs);
   const bool is_text = plan.head == pictures::kLabels;
-  if ((is_text || !result.labels.empty()) && result.labels.size() != static_cast<size_t>(plan.classes)) {
+  if ((is_text || !result.labels.empty()) && result.labels.size() != static_cast<size_t>(plan.classes - (plan.background > 0 ? 1 : 0))) {
     node.Get("labels").Fail("must have one label for each class");
   }
   return result;

@@ -44,9 +44,9 @@ HOST_API int pictures_prepare(Pipeline* pipeline, const pictures::Picture* pictu
 }
 
 // The objects stay valid until the next call.
-HOST_API int pictures_find(Pipeline* pipeline, int32_t width, int32_t height, const float* output,
-                           size_t count, const pictures::Object** objects, size_t* found, Reason* reason) {
-  if (!pipeline->Find(width, height, output, count, reason)) return 1;
+HOST_API int pictures_find(Pipeline* pipeline, int32_t width, int32_t height, const float* boxes,
+                           size_t box_count, const float* scores, size_t count, const pictures::Object** objects, size_t* found, Reason* reason) {
+  if (!pipeline->Find(width, height, {scores, count, boxes, box_count}, reason)) return 1;
   *objects = pipeline->objects().data();
   *found = pipeline->objects().size();
   return 0;

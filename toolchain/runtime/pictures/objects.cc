@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "pictures.h"
 
@@ -28,14 +29,82 @@ float Back(float value, int32_t offset, double ratio, int32_t size) {
 
 // Numbers of a box beside its classes.
 size_t OthersOf(const Plan& plan) {
-  const size_t box = plan.head == kYoloRows ? 5 : plan.head == kYoloColumns ? 4 : 0;
+  const size_t box = plan.head == kYoloRows ? 5 : plan.head == kYoloColumns || plan.head == kDetr ? 4 : 0;
   return box + static_cast<size_t>(plan.points) * static_cast<size_t>(plan.point_numbers) +
          static_cast<size_t>(plan.prototypes);
 }
 
+// Where the numbers of the candidates are.
+struct Layout {
+  const float* boxes;
+  const float* scores;
+  const float* objectness;  // nullptr: there is none
+  size_t box, score;        // from a candidate to the next one
+  size_t step;              // from one of its numbers to the next one
+};
+
+Layout LayoutOf(const Plan& plan, const Outputs& outputs) {
+  const size_t boxes = static_cast<size_t>(plan.candidates), classes = static_cast<size_t>(plan.classes);
+  const size_t row = classes + OthersOf(plan);
+  const float* first = outputs.scores;
+  switch (plan.head) {
+    case kYoloRows: return {first, first + 5, first + 4, row, row, 1};
+    case kYoloColumns: return {first, first + 4 * boxes, nullptr, 1, 1, boxes};
+    case kDetr: return {first, first + 4, nullptr, row, row, 1};
+    default: return {outputs.boxes, first, nullptr, 4, classes, 1};
+  }
+}
+
+// The best class of a candidate, as an object without a box.
+Object BestClass(const Plan& plan, const Layout& layout, size_t candidate) {
+  const float* scores = layout.scores + candidate * layout.score;
+  const float sure = layout.objectness == nullptr ? 1 : layout.objectness[candidate * layout.box];
+  const int32_t background = plan.background - 1;
+  float highest = -INFINITY;
+  Object object = {0, -INFINITY, 0, 0, 0, 0};
+  for (int32_t label = 0; label < plan.classes; ++label) {
+    const float score = sure * scores[static_cast<size_t>(label) * layout.step];
+    highest = std::max(highest, score);
+    if (label != background && score > object.score) object = {label, score, 0, 0, 0, 0};
+  }
+  if (plan.head != kBoxes) return object;
+  if (plan.sigmoid != 0) object.score = static_cast<float>(1 / (1 + std::exp(-static_cast<double>(object.score))));
+  if (plan.softmax != 0) {
+    double sum = 0;
+    for (int32_t i = 0; i < plan.classes; ++i) sum += std::exp(static_cast<double>(scores[i] - highest));
+    object.score = static_cast<float>(std::exp(static_cast<double>(object.score - highest)) / sum);
+  }
+  if (background >= 0 && object.label > background) --object.label;
+  return object;
+}
+
+// Whether the numbers of a candidate are a box, in pixels of the model's input.
+bool ReadBox(const Plan& plan, const Layout& layout, size_t candidate, Object* object) {
+  const float* numbers = layout.boxes + candidate * layout.box;
+  float place[4];
+  for (size_t i = 0; i < 4; ++i) place[i] = numbers[i * layout.step];
+  if (plan.form == kCornersYx) {
+    std::swap(place[0], place[1]);
+    std::swap(place[2], place[3]);
+  }
+  if (plan.shares != 0) {
+    for (size_t i = 0; i < 4; ++i) place[i] *= static_cast<float>(i % 2 == 0 ? plan.width : plan.height);
+  }
+  const float x = place[0], y = place[1];
+  const float w = place[2] / 2, h = place[3] / 2;
+  const bool is_center = plan.form == kCenter;
+  object->left = is_center ? x - w : x;
+  object->top = is_center ? y - h : y;
+  object->right = is_center ? x + w : place[2];
+  object->bottom = is_center ? y + h : place[3];
+  return object->right > object->left && object->bottom > object->top && std::isfinite(object->left) &&
+         std::isfinite(object->top) && std::isfinite(object->right) && std::isfinite(object->bottom);
+}
+
 }  // namespace
 
-bool Pipeline::Find(int32_t width, int32_t height, const float* output, size_t count, Reason* reason) {
+bool Pipeline::Find(int32_t width, int32_t height, const Outputs& outputs, Reason* reason) {
+  const float* output = outputs.scores;
   objects_.clear();
   found_.clear();
   points_.clear();
@@ -43,8 +112,12 @@ bool Pipeline::Find(int32_t width, int32_t height, const float* output, size_t c
   if (plan_.head == kNoHead) return true;
   const size_t others = OthersOf(plan_);
   const size_t expected = (static_cast<size_t>(plan_.classes) + others) * static_cast<size_t>(plan_.candidates);
-  if (output == nullptr || count != expected) {
-    return reason->Is("the model's output has %zu numbers, and the pipeline reads %zu", count, expected);
+  if (output == nullptr || outputs.count != expected) {
+    return reason->Is("the model's output has %zu numbers, and the pipeline reads %zu", outputs.count, expected);
+  }
+  const size_t numbers = plan_.head == kBoxes ? 4 * static_cast<size_t>(plan_.candidates) : 0;
+  if (outputs.box_count != numbers || (numbers > 0 && outputs.boxes == nullptr)) {
+    return reason->Is("the model's boxes have %zu numbers, and the pipeline reads %zu", outputs.box_count, numbers);
   }
   if (plan_.head == kClasses) {
     steps::RankClasses({plan_.classes, plan_.softmax, plan_.most, plan_.score}, output, &objects_);
@@ -58,7 +131,7 @@ bool Pipeline::Find(int32_t width, int32_t height, const float* output, size_t c
   if (width < 1 || height < 1 || !Place(plan_, width, height, &place_, reason)) return false;
   picture_width_ = width;
   picture_height_ = height;
-  FindBoxes(output);
+  FindBoxes(outputs);
   Suppress();
   FindPoints(output);
   FindCoefficients(output);
@@ -77,31 +150,13 @@ float Pipeline::NumberOf(const float* output, size_t box, size_t number) const {
   return output[box * (static_cast<size_t>(plan_.classes) + OthersOf(plan_)) + number];
 }
 
-void Pipeline::FindBoxes(const float* output) {
-  const bool by_rows = plan_.head == kYoloRows;
-  const size_t boxes = static_cast<size_t>(plan_.candidates), classes = static_cast<size_t>(plan_.classes);
-  const size_t first = by_rows ? 5 : 4, values = classes + OthersOf(plan_);
-  const auto at = [&](size_t box, size_t value) {
-    return output[by_rows ? box * values + value : value * boxes + box];
-  };
+void Pipeline::FindBoxes(const Outputs& outputs) {
+  const Layout layout = LayoutOf(plan_, outputs);
   candidates_.clear();
   boxes_.clear();
-  for (size_t box = 0; box < boxes; ++box) {
-    Object object = {0, -INFINITY, 0, 0, 0, 0};
-    for (size_t label = 0; label < classes; ++label) {
-      const float score = by_rows ? at(box, 4) * at(box, first + label) : at(box, first + label);
-      if (score > object.score) object = {static_cast<int32_t>(label), score, 0, 0, 0, 0};
-    }
-    if (!(object.score > plan_.score)) continue;
-    const float x = at(box, 0), y = at(box, 1), w = at(box, 2) / 2, h = at(box, 3) / 2;
-    object.left = x - w;
-    object.top = y - h;
-    object.right = x + w;
-    object.bottom = y + h;
-    const bool is_box = object.right > object.left && object.bottom > object.top &&
-                        std::isfinite(object.left) && std::isfinite(object.top) &&
-                        std::isfinite(object.right) && std::isfinite(object.bottom);
-    if (!is_box) continue;
+  for (size_t box = 0; box < static_cast<size_t>(plan_.candidates); ++box) {
+    Object object = BestClass(plan_, layout, box);
+    if (!(object.score > plan_.score) || !ReadBox(plan_, layout, box, &object)) continue;
     candidates_.push_back(object);
     boxes_.push_back(static_cast<int32_t>(box));
   }

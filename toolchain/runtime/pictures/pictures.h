@@ -19,7 +19,8 @@ enum Format : int32_t { kRgb = 1, kBgr, kRgba, kGray, kNv12, kYuyv, kJpeg, kPng 
 enum Order : int32_t { kAsRgb, kAsBgr, kAsGray };
 enum Kernel : int32_t { kNone, kNearest, kPillow, kOpenCv, kTorch };
 enum Fit : int32_t { kStretch, kLetterbox, kCrop };
-enum Head : int32_t { kNoHead, kClasses, kYoloRows, kYoloColumns, kLabels };
+enum Head : int32_t { kNoHead, kClasses, kYoloRows, kYoloColumns, kLabels, kDetr, kBoxes };
+enum Form : int32_t { kCenter, kCorners, kCornersYx };  // of a box: x, y, width, height; or left, top, right, bottom
 
 constexpr int32_t kChannels = 3;
 constexpr int32_t kLevels = 256;
@@ -69,6 +70,18 @@ struct Plan {
   int32_t point_numbers;  // of each: x, y, and its share of being visible if there are 3
   int32_t prototypes;     // of masks: a box has a coefficient of each, after its classes
   int32_t mask_width, mask_height;  // of a prototype, which lies on the model's input
+  int32_t form;        // Form; kCornersYx: top, left, bottom, right
+  int32_t shares;      // whether places are shares of the model's input, and not its pixels
+  int32_t sigmoid;     // kBoxes: whether scores are the sigmoid of the output
+  int32_t background;  // kBoxes: number of the class that is no object, counted from 1; 0: there is none
+};
+
+// What is read of a model's outputs; `boxes` of kBoxes alone, whose `scores` are in an output of their own.
+struct Outputs {
+  const float* scores;
+  size_t count;
+  const float* boxes;
+  size_t box_count;
 };
 
 // A place in pixels of the picture, and how sure it is that it can be seen.
@@ -149,8 +162,8 @@ class Pipeline {
   // Fills the model's input: as many bytes as it has.
   bool Prepare(const Picture& picture, void* input, size_t bytes, Reason* reason);
 
-  // Finds the objects of an output of `count` floats for a picture of this size.
-  bool Find(int32_t width, int32_t height, const float* output, size_t count, Reason* reason);
+  // Finds the objects that the outputs have for a picture of this size.
+  bool Find(int32_t width, int32_t height, const Outputs& outputs, Reason* reason);
 
   // Those of the last call, the best first.
   const std::vector<Object>& objects() const { return objects_; }
@@ -188,7 +201,7 @@ class Pipeline {
   void MakeTable();
   float Computed(float level, int32_t channel) const;
   float NumberOf(const float* output, size_t box, size_t number) const;
-  void FindBoxes(const float* output);
+  void FindBoxes(const Outputs& outputs);
   void Suppress();
   void FindPoints(const float* output);
   void FindCoefficients(const float* output);

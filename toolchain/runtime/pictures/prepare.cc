@@ -42,7 +42,7 @@ bool CheckPlan(const Plan& plan, Reason* reason) {
             within(plan.order, kAsRgb, kAsGray) && within(plan.kernel, kNone, kTorch) &&
             within(plan.fit, kStretch, kCrop) && within(plan.pad, 0, kLevels - 1) &&
             within(plan.element, kFloat32, kInt8) && within(plan.operations, 0, kMostOperations) &&
-            within(plan.head, kNoHead, kLabels) && within(plan.most, 0, kMostObjects) &&
+            within(plan.head, kNoHead, kBoxes) && within(plan.most, 0, kMostObjects) &&
             within(plan.classes, 0, kMostCandidates) && within(plan.candidates, 0, kMostCandidates);
   if (plan.fit == kCrop) {
     ok = ok && within(plan.short_side, std::max(plan.width, plan.height), 2 * kLargestInput);
@@ -59,6 +59,8 @@ bool CheckPlan(const Plan& plan, Reason* reason) {
       ok = ok && std::isfinite(value) && (operation.kind != kDivide || value != 0);
     }
   }
+  ok = ok && within(plan.form, kCenter, kCornersYx) &&
+       within(plan.background, 0, plan.head == kBoxes ? plan.classes : 0) && (plan.background == 0 || plan.classes > 1);
   ok = ok && std::isfinite(plan.nms) && std::isfinite(plan.score) && CheckExtras(plan);
   return ok || reason->Is("the release's pipeline has a number that is out of range");
 }
@@ -69,7 +71,7 @@ Pipeline::Pipeline(const Plan& plan)
       channels_(plan.order == kAsGray ? 1 : kChannels) {
   MakeTable();
   objects_.reserve(static_cast<size_t>(plan.most));
-  if (plan.head == kYoloRows || plan.head == kYoloColumns) {
+  if (plan.head == kYoloRows || plan.head == kYoloColumns || plan.head == kDetr || plan.head == kBoxes) {
     candidates_.reserve(static_cast<size_t>(plan.candidates));
     ranks_.reserve(static_cast<size_t>(plan.candidates));
     boxes_.reserve(static_cast<size_t>(plan.candidates));

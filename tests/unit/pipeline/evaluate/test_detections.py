@@ -168,7 +168,7 @@ def test_a_loss_of_many_pictures_has_an_interval():
         moved = [Box(box.category, (box.box[0] + 6, 4, 30, 30), box.score) for box in exact]
         for scores, boxes in zip(metric_scores, (exact, moved), strict=True):
             scores.append(precision.match(objects, boxes))
-    metric = MeanPrecision("map", unit="points", scale=100.0, categories={1: "a", 2: "b"}, boxes=None)
+    metric = MeanPrecision("map", unit="points", scale=100.0, categories={1: "a", 2: "b"}, objects=None)
     first, second = (
         [Score(1.0 - side, "", 0, one.pack()) for one in scores] for side, scores in enumerate(metric_scores)
     )
@@ -209,7 +209,7 @@ def test_a_file_that_is_not_json(tmp_path):
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        ("strange", "a box of category 'cats', which the data do not have"),
+        ("strange", "an object of category 'cats', which the data do not have"),
         ("half", "returned no boxes with scores and categories for a.png"),
         ("short", "returned no boxes"),
         ("inside", "returned no boxes"),
@@ -226,10 +226,10 @@ def test_a_wrong_function(function, words, reader, own):
 
 def test_what_map_needs(reader, own, tmp_path, monkeypatch):
     read = reader()
-    with pytest.raises(InputError, match="has boxes, which are for the metric map"):
+    with pytest.raises(InputError, match="has boxes, which are for the metrics map and map-masks"):
         open_metric("top1", read.dataset, None)
-    with pytest.raises(InputError, match="map needs --postprocess"):
-        open_metric("map", read.dataset, None)
+    with pytest.raises(InputError, match="map needs boxes, which no step of the release finds"):
+        open_metric("map", read.dataset, None).of_release(None, ["y"], own_reader=False)
     empty = reader(annotations=[])
     with pytest.raises(InputError, match="no objects, which map needs"):
         open_metric("map", empty.dataset, None, f"{own}:good").check(empty, [Y])

@@ -103,8 +103,8 @@ def test_what_wer_needs(table, monkeypatch):
     reader = table("", "")
     with pytest.raises(InputError, match=r"no sample of .* has a transcript, which wer needs"):
         open_metric("wer", reader.dataset, None, "own_words:text").check(reader, [])
-    with pytest.raises(InputError, match="wer needs --postprocess"):
-        open_metric("wer", reader.dataset, None)
+    with pytest.raises(InputError, match="wer needs a text, which no step of the release reads"):
+        open_metric("wer", reader.dataset, None).of_release(None, ["y"], own_reader=False)
     with pytest.raises(InputError, match="--postprocess has no effect on the metric mse"):
         open_metric("mse", reader.dataset, None, "own_words:text")
     with pytest.raises(InputError, match="does not have the columns"):
