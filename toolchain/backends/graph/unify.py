@@ -236,6 +236,12 @@ class _Union:
 
     def _integer(self, data: Sequence[Any], values: Sequence[int]) -> int:
         """Return the expression of an integer that depends on the size."""
+        value = self._polynomial(values)
+        dtype = self._visit(tuple(each["ty"] for each in data))
+        is_int64 = self._nodes[dtype]["data"]["dtype"] == DTYPE
+        return value if is_int64 else self._expression("prim.Cast", dtype, value=value)
+
+    def _polynomial(self, values: Sequence[int]) -> int:
         polynomial = polynomial_of(values, self._sizes)
         if polynomial is None:
             raise DifferentError(f"{values[0]} and {values[-1]} do not follow from the size")
@@ -250,14 +256,16 @@ class _Union:
             value = self._expression("prim.Mul", self._int64, a=value, b=self._number(factor))
         if offset:
             value = self._expression("prim.Add", self._int64, a=value, b=self._number(offset))
-        dtype = self._visit(tuple(each["ty"] for each in data))
-        is_int64 = self._nodes[dtype]["data"]["dtype"] == DTYPE
-        return value if is_int64 else self._expression("prim.Cast", dtype, value=value)
+        return value
 
     def _float(self, data: Sequence[Any]) -> int:
-        """Return the expression of a float that is a constant divided by the size, as in a mean."""
-        dividend = _dividend([each["value"] for each in data], self._sizes)
+        """Return the expression of a float that is a whole number of the size, or one divided by it, as in a mean."""
+        values = [each["value"] for each in data]
         dtype = self._visit(tuple(each["ty"] for each in data))
+        if all(float(value).is_integer() for value in values):
+            polynomial = self._polynomial([int(value) for value in values])
+            return self._expression("prim.Cast", dtype, value=polynomial)
+        dividend = _dividend(values, self._sizes)
         if dividend is None or self._nodes[dtype]["data"]["dtype"] != "float32":
             raise DifferentError(f"the numbers {data[0]['value']:.6g} and {data[-1]['value']:.6g}")
         self.is_open = True
