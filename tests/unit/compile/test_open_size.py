@@ -73,6 +73,21 @@ def test_operators_without_templates(tmp_path):
     agrees(proto, tmp_path, "n", lambda size: {"x": np.random.default_rng(1).random((2, size, 5), dtype=np.float32)})
 
 
+def test_a_perceptron_with_any_batch(tmp_path):
+    stream = np.random.default_rng(3)
+    weights = {
+        name: stream.standard_normal(shape).astype(np.float32) / 8 for name, shape in (("a", (40, 70)), ("b", (70, 5)))
+    }
+    nodes = [
+        nets.node("MatMul", ["x", "a"], ["h"]),
+        nets.node("Relu", ["h"], ["r"]),
+        nets.node("MatMul", ["r", "b"], ["z"]),
+        nets.node("Softmax", ["z"], ["y"], axis=1),
+    ]
+    proto = nets.model(nodes, [nets.value("x", ("n", 40))], [nets.value("y", ("n", 5))], weights)
+    agrees(proto, tmp_path, "n", lambda size: {"x": np.random.default_rng(size).random((size, 40), dtype=np.float32)})
+
+
 def test_memory_is_planned_for_the_greatest_size(tmp_path):
     compiled, backend = joined(text_nets.encoder(), tmp_path, "length", {"batch": 1})
     results = 4 * (24 + 1) * 32
