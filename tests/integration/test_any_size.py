@@ -73,9 +73,9 @@ def test_a_deploy_compares_and_measures_some_sizes(device):
 
 
 def test_run_takes_arrays_of_any_size(device, encoder, tmp_path):
-    for threads, size in ((1, 9), (2, 38)):
+    for size, threads in ((9, ("--threads", 1)), (38, ())):
         np.savez(tmp_path / "in.npz", **tokens(size))
-        words = ["--input", tmp_path / "in.npz", "-o", tmp_path / "out.npz", "--threads", threads]
+        words = ["--input", tmp_path / "in.npz", "-o", tmp_path / "out.npz", *threads]
         assert parsed("run", *device[0], *words)["variant"] == f"length-{size}"
         with np.load(tmp_path / "out.npz") as outputs:
             assert_near(dict(outputs), expected(encoder[0], tokens(size)))
@@ -161,6 +161,6 @@ def test_a_convolution_is_refused_by_node(fixed, range_, tmp_path):
     words = ("--dim", fixed, *more, "--dim", range_, "-o", tmp_path / "bundle")
     seen = toolchain("build", path, *words)
     assert seen.code == 2, seen.err
-    assert re.search(r"net cannot be compiled for every size: (Conv|Relu|GlobalAveragePool) node", seen.err), seen.err
+    assert re.search(r"net cannot be compiled for every size: \w+ node '\w+' has", seen.err), seen.err
     assert "--dim NAME=64,128,256" in seen.err
     assert not (tmp_path / "bundle").exists()
