@@ -31,7 +31,7 @@ class BuildOptions:
     threads: int | None = option(
         "--threads",
         type=click.IntRange(1, 1024),
-        help="Apply records that were tuned for N threads. Default: as in the board file.",
+        help="Choose kernels for N threads, with their tuning records. Default: as in the board file.",
     )
     samples: int = common.samples("Store the reference outputs of N random inputs, for `deploy --samples`.")
     cost: bool = common.cost("Show the cost of each kernel")

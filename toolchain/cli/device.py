@@ -286,6 +286,13 @@ class RunOptions:
         help="Run this variant of a release with several. Default: the one that fits the arrays.",
     )
 
+    crops: str = option(
+        "--crops",
+        metavar="SLOT",
+        default="",
+        help="Run the model of this slot on each box that is found in a picture.",
+    )
+
     def request(self) -> RunRequest:
         """Return what to run, checked as far as that is possible without the device."""
         from toolchain.pipeline.run import RunRequest
@@ -300,6 +307,7 @@ class RunOptions:
             self.steps or 0,
             self.variant,
             self.sounds,
+            self.crops,
         )
         request.check()
         return request

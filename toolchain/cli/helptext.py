@@ -25,9 +25,8 @@ _SUBJECTS = {
     ROLLOUT: "--waves --parallel --stop-after --success-threshold --roll-back --state",
     LIMITS: "--base --least --worst --confidence --peak-memory --load-time --package-size --retrained"
     " --allow-emulated --metric --most-lost",
-    MODEL: "--shape --dim --fix --state --variant --seed --input --stream --steps --image --sound --pre --post --labels"
-    " --data"
-    " --limit --preprocess --postprocess --pictures --model --compiled",
+    MODEL: "--shape --dim --fix --state --variant --seed --input --stream --steps --image --crops --sound --pre --post"
+    " --labels --data --limit --preprocess --postprocess --pictures --model --compiled",
     TUNING: "--tuner --trials --trials-per-task --early-stop --time-budget --op --fresh --boards --tracker --key"
     " --prune --no-compare",
     TRIALS: "--number --repeat --min-repeat-ms --cooldown --cache-flush --timeout --build-timeout",
