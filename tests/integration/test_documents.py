@@ -253,7 +253,10 @@ toolchain build mlp --board rpi4 --without all -o old && toolchain package old -
         ("toolchain inspect kernels", MESA),
         ("toolchain build mobilenet", MESA),
     ],
-    "docs/models.md": [("error: inputs", Shown("an error; tests/unit/models/test_dimensions.py has one like it"))],
+    "docs/models.md": [
+        ("error: inputs", Shown("an error; tests/unit/models/test_dimensions.py has one like it")),
+        ("toolchain deploy encoder.onnx", Shown("tests/integration/test_any_size.py deploys an encoder like it")),
+    ],
     "docs/offline.md": [
         ("toolchain build", Run(DENSE, after="sh update/install.sh --check")),
         ("$ sh update.run", OUTPUT),
@@ -356,6 +359,7 @@ echo '{"_meta": {"hostvars": {"kitchen": {"ansible_host": "10.0.0.8", "edge_boar
         ("static void execute", Shown("it is a part of a program; tests/data/sdk/options.c has such an executor")),
         ("edge_tensor frame", Shown("it is a part of a program; tests/data/sdk/steps.c has such calls")),
         ("const int64_t sizes", Shown("it is a part of a program; tests/data/sdk/variants.c has such calls")),
+        ("const int64_t sizes", Shown("it is a part of a program; tests/integration/test_any_size.py sets sizes")),
     ],
     "docs/security.md": [
         ("ssh-keygen", Run({"ssh-keygen -t": "ssh-keygen -q -N '' -t"})),

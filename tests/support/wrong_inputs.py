@@ -57,6 +57,13 @@ _CASES = [
     ("malformed shape", "build {w}/open.onnx --shape x=1 -o {w}/out", 2, r"NAME:1,3,224,224"),
     ("malformed dimension", "build {w}/open.onnx --dim length -o {w}/out", 2, r"not of the form NAME=SIZE"),
     ("negative dimension", "build {w}/open.onnx --dim length=-1 -o {w}/out", 2, r"-1 is not a valid size"),
+    (
+        "range of sizes without an end",
+        "build {w}/open.onnx --dim length=1.. -o {w}/out",
+        2,
+        r"not a range FIRST\.\.LAST",
+    ),
+    ("range of too few sizes", "build {w}/open.onnx --dim length=1..4 -o {w}/out", 2, r"--dim length=1,2,3"),
     ("dimension that is no number", "tasks {w}/open.onnx --dim length=a", 2, r"a is not a valid size"),
     ("dimension of no tensor", "build {w}/open.onnx --dim length=99999999999 -o {w}/out", 2, r"cannot have the size"),
     (

@@ -51,11 +51,16 @@ class Lifetime:
         return self.first <= other.last and other.first <= self.last
 
 
-def planned_bytes(function: relax.Function) -> int | None:
-    """Return the bytes of all storage that a lowered function allocates; None if a size depends on the data."""
+def planned_bytes(function: relax.Function, results: int = 0) -> int | None:
+    """Return the bytes of all storage that a lowered function allocates; None if a size depends on the data.
+
+    Args:
+        function: The function.
+        results: The most bytes of results, if their size is a parameter: all storage of unknown size is theirs.
+    """
     sizes = [_storage_size(binding.value) for binding in _bindings(function) if _calls(binding.value, _STORAGE)]
     known = [size for size in sizes if size is not None]
-    return sum(known) if len(known) == len(sizes) else None
+    return sum(known) + results if len(known) == len(sizes) or results else None
 
 
 def lower_bound(function: relax.Function) -> int:

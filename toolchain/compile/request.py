@@ -60,6 +60,8 @@ class BuildRequest:
     def _variant_arguments(self) -> list[str]:
         """Return the options that make the variants again."""
         variants = self.model.variants
+        if range_ := self.model.range:
+            return ["--dim", shlex.quote(f"{range_.name}={range_.least}..{range_.greatest}")]
         arguments: list[str] = []
         for name in variants[0].dims if variants else ():
             sizes = dict.fromkeys(str(variant.dims[name]) for variant in variants)

@@ -137,7 +137,7 @@ class DeviceRelease:
         Raises:
             InputError: It has no such variant.
         """
-        return dataclasses.replace(self, manifest=self.manifest.of_variant(name), variant=name) if name else self
+        return dataclasses.replace(self, manifest=self.manifest.of_shapes(name), variant=name) if name else self
 
     @classmethod
     def of_bundle(cls, bundle: Bundle, program: Program, device: ConnectedDevice, threads: int = 0) -> DeviceRelease:

@@ -508,5 +508,5 @@ def _read_inputs(request: RunRequest, manifest: Manifest, device: ConnectedDevic
     """
     check_board(manifest, device.board, root=device.store.folder)
     variant = request.choose(manifest)
-    manifest = manifest.of_variant(variant)
+    manifest = manifest.of_shapes(variant)
     return variant, request.series(manifest), read_labels(request.labels, manifest)

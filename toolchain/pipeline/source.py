@@ -291,10 +291,12 @@ def _refuse_with_variants(request: BuildRequest) -> None:
         "--pre and --post": pipelines.steps_of(model) is not None,
         "--input": bool(model.given.npz),
     }
+    if model.range:
+        unsupported |= {"a reduced precision": bool(board.target.reduced_precision or board.target.weights)}
     for what, is_given in unsupported.items():
         if is_given:
             raise InputError(
-                f"{what} cannot be combined with several variants",
+                f"{what} cannot be combined with several {'sizes' if model.range else 'variants'}",
                 details=", ".join(variant.name for variant in model.variants),
                 hint="build a release for each set of shapes; `deploy --slot NAME` keeps several on a device",
             )

@@ -240,6 +240,24 @@ bool HasShapes(const VariantSpec& variant, const std::vector<edge_shape>& shapes
   });
 }
 
+// The size of the dynamic dimension that some shapes may have.
+std::vector<int64_t> SizesOf(const edge::Manifest& manifest, const std::vector<edge_shape>& shapes) {
+  const edge::Dynamic& dynamic = *manifest.dynamic;
+  std::vector<int64_t> sizes;
+  for (const edge_shape& shape : shapes) {
+    const auto number = static_cast<size_t>(shape.input);
+    const std::vector<int64_t>& least = manifest.variants.front().inputs[number].shape;
+    const std::vector<int64_t>& greatest = manifest.variants.back().inputs[number].shape;
+    for (size_t axis = 0; axis < least.size() && axis < static_cast<size_t>(shape.rank); ++axis) {
+      const int64_t range = greatest[axis] - least[axis];
+      if (range <= 0 || shape.sizes[axis] < least[axis] || shape.sizes[axis] > greatest[axis]) continue;
+      sizes.push_back(dynamic.least +
+                      (shape.sizes[axis] - least[axis]) * (dynamic.greatest - dynamic.least) / range);
+    }
+  }
+  return sizes;
+}
+
 std::vector<edge_shape> Taken(const edge_shape* shapes, int32_t count, const VariantSpec& variant) {
   Require(count >= 0 && (shapes != nullptr || count == 0), "there are no shapes");
   const std::vector<edge_shape> taken(shapes, shapes + count);
@@ -361,19 +379,43 @@ class OpenModel {
   const Manifest& manifest() const { return manifest_; }
   const Model& model() const { return model_; }
 
-  const VariantSpec& variant() const { return manifest_.variants[selected_]; }
+  const VariantSpec& variant() const { return resized_ ? *resized_ : manifest_.variants[selected_]; }
 
   // What was computed for other shapes is no output of this variant.
   void Select(size_t number) {
     EnterStage(kExitLoad, "giving the device its memory", manifest_.library);
     model_.Select(manifest_.variants[number], params_);
-    if (number != selected_) outputs_.clear();
+    if (number != selected_ || resized_) outputs_.clear();
+    if (resized_) model_.Forget(resized_->name);
+    resized_.reset();
     selected_ = number;
+  }
+
+  // A variant by its name, which may be that of any size of a dynamic dimension.
+  void Select(const std::string& name) {
+    const auto listed = std::find_if(manifest_.variants.begin(), manifest_.variants.end(),
+                                     [&name](const VariantSpec& variant) { return variant.name == name; });
+    const std::optional<VariantSpec> resized = manifest_.AtSize(manifest_.SizeIn(name));
+    if (listed != manifest_.variants.end() || !resized) return Select(manifest_.Find(name));
+    Select(*resized);
+  }
+
+  // A size that no variant has: its inputs have memory until another size is selected.
+  void Select(const VariantSpec& variant) {
+    if (resized_ && resized_->name == variant.name) return;
+    EnterStage(kExitLoad, "giving the device its memory", manifest_.library);
+    model_.Select(variant, params_);
+    outputs_.clear();
+    if (resized_) model_.Forget(resized_->name);
+    resized_ = variant;
+    selected_ = manifest_.variants.size();
+    has_run_.erase(selected_);
   }
 
   // The selected variant stays, if it has these shapes.
   void Select(const std::vector<edge_shape>& shapes) {
     if (HasShapes(variant(), shapes)) return;
+    if (manifest_.dynamic) return SelectSize(shapes);
     std::string available;
     for (size_t i = 0; i < manifest_.variants.size(); ++i) {
       if (HasShapes(manifest_.variants[i], shapes)) return Select(i);
@@ -382,8 +424,21 @@ class OpenModel {
     throw Fault(kExitUsage, "no variant takes " + Describe(variant(), shapes) + "; available: " + available);
   }
 
+  // The size is what the shapes say; sizes that the reference has are variants.
+  void SelectSize(const std::vector<edge_shape>& shapes) {
+    const Dynamic& dynamic = *manifest_.dynamic;
+    for (const int64_t size : SizesOf(manifest_, shapes)) {
+      const std::optional<VariantSpec> resized = manifest_.AtSize(size);
+      if (resized && HasShapes(*resized, shapes)) return Select(resized->name);
+    }
+    throw Fault(kExitUsage, "no size of " + dynamic.dimension + " has " + Describe(variant(), shapes) +
+                                "; available: every size from " + Describe(manifest_.variants.front()) +
+                                " to " + Describe(manifest_.variants.back()));
+  }
+
   edge_tensor Input(size_t number) const {
     edge_tensor tensor = Described(variant().inputs[number]);
+    tensor.name = manifest_.variants.front().inputs[number].name.c_str();  // which outlives a size
     tensor.data = model_.InputData(number);
     for (const StatePair& pair : manifest_.states) {
       if (pair.input == number) tensor.state = static_cast<int32_t>(pair.output);
@@ -394,6 +449,7 @@ class OpenModel {
   edge_tensor Output(size_t number) const {
     const TensorSpec& spec = variant().outputs[number];
     edge_tensor tensor = Described(spec);
+    tensor.name = manifest_.variants.front().outputs[number].name.c_str();
     tensor.bound_axis = spec.bound.axis;
     for (const StatePair& pair : manifest_.states) {
       if (pair.output == number) tensor.state = static_cast<int32_t>(pair.input);
@@ -690,7 +746,8 @@ class OpenModel {
   Launcher launcher_;
   Model model_;
   Params params_;
-  size_t selected_ = 0;
+  size_t selected_ = 0;                 // as many as there are variants: the next one
+  std::optional<VariantSpec> resized_;  // a size of the dynamic dimension that no variant has
   State state_;
   std::set<size_t> has_run_;  // the variants that had a first run
   std::vector<Tensor> outputs_;
@@ -831,7 +888,7 @@ int edge_select(edge_model* model, const char* variant) {
     edge::EnterStage(edge::kExitUsage, "selecting a variant", "");
     Require(model != nullptr, "there is no model");
     Require(variant != nullptr && *variant != '\0', "no variant is named");
-    model->opened.Select(model->opened.manifest().Find(variant));
+    model->opened.Select(std::string(variant));
   });
 }
 

@@ -226,7 +226,11 @@ EDGE_API int edge_output(edge_model* model, int32_t number, edge_tensor* tensor)
  * edge_output and edge_run are those of the selected one. Each has inputs of its own, which keep what they
  * hold and where they are while another one is selected; the outputs of a run are gone after it.
  * The first selection of a variant allocates its inputs. After that, selecting takes no time worth
- * naming. */
+ * naming.
+ *
+ * A release may also take every size of a dimension: the variants are some of these sizes then. Any other size
+ * can be selected too, by its shapes or a name such as "length-77". Its inputs are valid until another size is
+ * selected. */
 enum { EDGE_SELECTED = -1 };
 
 /* A shape of an input. */
@@ -250,7 +254,7 @@ EDGE_API int edge_select(edge_model* model, const char* variant);
 
 /* Selects the variant whose inputs have these shapes; those of other inputs do not matter. If the selected
  * one has them, it stays; else it is the first one that has them. EDGE_USAGE if none has, and edge_error lists
- * the available shapes: the selected one stays then. */
+ * the available shapes, or the bounds of a size: the selected one stays then. */
 EDGE_API int edge_set_shapes(edge_model* model, int32_t count, const edge_shape* shapes);
 
 /* Computes the outputs of what the inputs hold. */

@@ -225,8 +225,8 @@ Model::Model(const Manifest& manifest)
 }
 
 void Model::Select(const VariantSpec& variant, const Params& params) {
-  auto found = networks_.find(variant.entry);
-  if (found == networks_.end()) found = networks_.emplace(variant.entry, Bind(variant, params)).first;
+  auto found = networks_.find(variant.name);
+  if (found == networks_.end()) found = networks_.emplace(variant.name, Bind(variant, params)).first;
   now_ = &found->second;
 }
 
