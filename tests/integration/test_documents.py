@@ -199,6 +199,7 @@ python -c 'import numpy; numpy.savez("x.npz", x=numpy.zeros((1, 3, 224, 224), "f
     "docs/evaluate.md": [
         ("toolchain evaluate", Shown("test_evaluate.py runs such evaluations")),
         ("# mymetrics.py", Shown("test_evaluate.py calls such functions")),
+        ("toolchain evaluate detector.tar", Shown("test_evaluate.py evaluates the steps of a release so")),
         ("# mypostprocess.py", Shown("test_evaluate.py calls such functions")),
         ("toolchain evaluate detector.tar", Shown("test_evaluate.py runs such evaluations")),
         ("toolchain deploy int8.onnx", Shown("test_evaluate.py deploys with such a file")),
@@ -207,6 +208,7 @@ python -c 'import numpy; numpy.savez("x.npz", x=numpy.zeros((1, 3, 224, 224), "f
     "docs/pictures.md": [
         ("toolchain deploy yolov8n.onnx", Shown("test_pictures.py deploys and runs a smaller model with such steps")),
         ("pre = [", Shown("test_pictures.py deploys with such a file")),
+        ("--post boxes", Shown("test_pictures.py deploys a smaller model with such a step")),
         ("edge_image image", Shown("test_pictures.py runs pictures of each format through the library")),
         ("edge_mask mask", Shown("test_pictures.py reads masks by tests/data/sdk/again.c")),
         ("edge_crops crops", Shown("test_two_models.py runs tests/data/sdk/crops.c, which does so")),
