@@ -19,11 +19,11 @@ def in_turns(calls: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, lis
     Returns:
         What each gave, in the order of the rounds.
     """
-    found: dict[str, list[T]] = {name: [] for name in calls}
+    results: dict[str, list[T]] = {name: [] for name in calls}
     for number in range(rounds):
         for name in order(list(calls), number):
-            found[name].append(calls[name]())
-    return found
+            results[name].append(calls[name]())
+    return results
 
 
 def order(names: list[str], number: int) -> list[str]:
@@ -40,12 +40,14 @@ def ratio(first_s: Sequence[Sequence[float]], second_s: Sequence[Sequence[float]
         first_s: Samples of one thing, in seconds, one sequence for each round.
         second_s: Samples of the other, in the same rounds.
     """
-    return asdict(stats.ratio(*([[value * _NS for value in one] for one in side] for side in (first_s, second_s))))
+    return asdict(
+        stats.ratio(*([[value * _NS for value in samples] for samples in side] for side in (first_s, second_s)))
+    )
 
 
-def told(found: Mapping[str, Any], digits: int = 2) -> str:
+def rendered(estimate: Mapping[str, Any], digits: int = 2) -> str:
     """Render a ratio with its interval."""
-    if not found["ci95"]:
-        return f"{found['value']:.{digits}f}"
-    low, high = found["ci95"]
-    return f"{found['value']:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+    if not estimate["ci95"]:
+        return f"{estimate['value']:.{digits}f}"
+    low, high = estimate["ci95"]
+    return f"{estimate['value']:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"

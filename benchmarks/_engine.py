@@ -33,18 +33,18 @@ def main() -> None:
     # Some engines write on the standard output, which is for answers alone.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    fed = read(Path(inputs))
+    samples = read(Path(inputs))
     began = time.perf_counter()
     if name in _peers.PACKAGES:
         importlib.import_module(_peers.PACKAGES[name])
     imported = time.perf_counter()
     engine = _peers.ENGINES[name](Path(model), names, int(threads))
     loaded = time.perf_counter()
-    found = [answer(engine, one) for one in reversed(fed)]  # which leaves the first one fed
-    save(Path(outputs), found)
-    taken = {"import_ms": (imported - began) * 1e3, "load_ms": (loaded - imported) * 1e3, "peak_mib": peak_mib()}
+    results = [answer(engine, sample) for sample in reversed(samples)]  # so that the first are the inputs in the end
+    save(Path(outputs), results)
+    figures = {"import_ms": (imported - began) * 1e3, "load_ms": (loaded - imported) * 1e3, "peak_mib": peak_mib()}
     gc.disable()
-    print(json.dumps(taken), file=answers, flush=True)
+    print(json.dumps(figures), file=answers, flush=True)
     for line in sys.stdin:
         print(json.dumps(turn(engine, float(line))), file=answers, flush=True)
 
@@ -59,14 +59,14 @@ def answer(engine: _peers.Engine, inputs: _peers.Arrays) -> _peers.Arrays:
 def turn(engine: _peers.Engine, seconds: float) -> list[float]:
     """Run once to wake the threads, then back to back as a stream of frames would come; in milliseconds."""
     engine.run()
-    found: list[float] = []
+    times_ms: list[float] = []
     end = time.perf_counter() + seconds
-    while len(found) < _FEWEST_RUNS or time.perf_counter() < end:
+    while len(times_ms) < _FEWEST_RUNS or time.perf_counter() < end:
         start = time.perf_counter()
         result = engine.run()
-        found.append(round((time.perf_counter() - start) * 1e3, 5))
+        times_ms.append(round((time.perf_counter() - start) * 1e3, 5))
         del result
-    return found
+    return times_ms
 
 
 def peak_mib() -> float:
@@ -87,7 +87,9 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 def save(path: Path, sets: list[Any]) -> None:
     """Write sets of arrays as `read` reads them."""
-    np.savez(path, **{f"{number}/{name}": value for number, one in enumerate(sets) for name, value in one.items()})
+    np.savez(
+        path, **{f"{number}/{name}": value for number, arrays in enumerate(sets) for name, value in arrays.items()}
+    )
 
 
 if __name__ == "__main__":

@@ -23,20 +23,20 @@ _VERSION_1, _VERSION_2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
 
 
 @contextlib.contextmanager
-def kept(words: Sequence[str], count: int) -> Iterator[None]:
+def running(command: Sequence[str], count: int) -> Iterator[None]:
     """Keep so many processes of a command running."""
-    started = [subprocess.Popen(words) for _ in range(count)]
+    started = [subprocess.Popen(command) for _ in range(count)]
     try:
         yield
     finally:
-        for one in started:
-            one.kill()
-            one.wait()
+        for process in started:
+            process.kill()
+            process.wait()
 
 
 def loops(count: int) -> contextlib.AbstractContextManager[None]:
     """Keep so many CPUs busy."""
-    return kept([sys.executable, "-c", _LOOP], count)
+    return running([sys.executable, "-c", _LOOP], count)
 
 
 def quota(process: int, percent: int) -> contextlib.AbstractContextManager[None]:
@@ -57,7 +57,7 @@ def slow(process: int, percent: int) -> contextlib.AbstractContextManager[None]:
     if not _VERSION_1.is_dir():
         raise OSError(f"there is no {_VERSION_1}, which limits single threads")
     threads = [int(path.name) for path in Path(f"/proc/{process}/task").iterdir()]
-    return _limited("tasks", [one for one in threads if one != process], percent, f"{process}-threads")
+    return _limited("tasks", [thread for thread in threads if thread != process], percent, f"{process}-threads")
 
 
 @contextlib.contextmanager

@@ -40,12 +40,12 @@ class Engine(Protocol):
 class Ours:
     """A bundle in libedge_model, as an application that uses the SDK's Python opens it."""
 
-    def __init__(self, place: Path, _names: Sequence[str], threads: int) -> None:
-        """`place` is a folder that `_product.build` has written."""
-        sys.path.insert(0, str(place / _product.SDK / "python"))
+    def __init__(self, folder: Path, _names: Sequence[str], threads: int) -> None:
+        """`folder` is a folder that `_product.build` has written."""
+        sys.path.insert(0, str(folder / _product.SDK / "python"))
         import edge_model
 
-        self._model = edge_model.Model(place / _product.BUNDLE, threads=threads)
+        self._model = edge_model.Model(folder / _product.BUNDLE, threads=threads)
         # `Model.run` checks and copies arrays, which the peers' calls here leave out as well.
         self._run = self._model._functions.edge_run  # noqa: SLF001
         self._handle = self._model._model  # noqa: SLF001
@@ -53,8 +53,8 @@ class Ours:
 
     def feed(self, inputs: Arrays) -> None:
         """See `Engine.feed`."""
-        for name, place in self._model.inputs.items():
-            place[...] = inputs[name]
+        for name, array in self._model.inputs.items():
+            array[...] = inputs[name]
 
     def run(self) -> None:
         """See `Engine.run`."""
@@ -162,8 +162,8 @@ class Mnn:
     def feed(self, inputs: Arrays) -> None:
         """See `Engine.feed`."""
         for name, value in inputs.items():
-            place = self._interpreter.getSessionInput(self._session, name)
-            place.copyFrom(self._host(value, place.getDataType()))
+            tensor = self._interpreter.getSessionInput(self._session, name)
+            tensor.copyFrom(self._host(value, tensor.getDataType()))
 
     def run(self) -> object:
         """See `Engine.run`."""
@@ -174,10 +174,10 @@ class Mnn:
         return {name: self._read(name) for name in self._names}
 
     def _read(self, name: str) -> NDArray[Any]:
-        place = self._interpreter.getSessionOutput(self._session, name)
-        host = self._host(np.zeros(place.getShape(), np.float32), place.getDataType())
-        place.copyToHostTensor(host)
-        return np.array(host.getNumpyData()).reshape(place.getShape())
+        tensor = self._interpreter.getSessionOutput(self._session, name)
+        host = self._host(np.zeros(tensor.getShape(), np.float32), tensor.getDataType())
+        tensor.copyToHostTensor(host)
+        return np.array(host.getNumpyData()).reshape(tensor.getShape())
 
     def _host(self, value: NDArray[Any], kind: Any) -> Any:
         value = value.astype(np.int32) if value.dtype == np.int64 else value  # it has no integers of 64 bits
@@ -219,14 +219,14 @@ class Ncnn:
         extractor = self._net.create_extractor()
         for name, value in zip(self._net.input_names(), self._inputs, strict=True):
             extractor.input(name, value)
-        found = [extractor.extract(name) for name in self._net.output_names()]
-        if any(code for code, _ in found):
+        results = [extractor.extract(name) for name in self._net.output_names()]
+        if any(code for code, _ in results):
             raise RuntimeError("ncnn cannot compute an output")
-        self._read = [value for _, value in found]
+        self._read = [value for _, value in results]
 
     def outputs(self) -> dict[str, NDArray[Any]]:
         """See `Engine.outputs`."""
-        return {name: np.array(one)[None] for name, one in zip(self._names, self._read, strict=True)}
+        return {name: np.array(value)[None] for name, value in zip(self._names, self._read, strict=True)}
 
 
 PEERS: Mapping[str, type[Any]] = {
@@ -273,40 +273,44 @@ def mnn_model(model: Path, python: Sequence[str | Path] = (sys.executable,)) -> 
         model: The file.
         python: The command of a Python that has MNN.
     """
-    made = _converted(model, "mnn")
-    if not made.exists():
-        part = made.with_suffix(".part")
-        words = [*python, "-c", _CONVERT, "-f", "ONNX", "--modelFile", model, "--MNNModel", part]
-        words += ["--bizCode", "benchmark", "--optimizePrefer", "2"]
-        done = subprocess.run(words, check=False, capture_output=True, text=True)
-        if done.returncode or not part.exists():
-            raise RuntimeError(f"MNN cannot convert {model.name}: {(done.stdout + done.stderr).strip()[-500:]}")
-        part.rename(made)
-    return made
+    converted = _converted(model, "mnn")
+    if not converted.exists():
+        unfinished = converted.with_suffix(".part")
+        command = [*python, "-c", _CONVERT, "-f", "ONNX", "--modelFile", model, "--MNNModel", unfinished]
+        command += ["--bizCode", "benchmark", "--optimizePrefer", "2"]
+        completed = subprocess.run(command, check=False, capture_output=True, text=True)
+        if completed.returncode or not unfinished.exists():
+            raise RuntimeError(
+                f"MNN cannot convert {model.name}: {(completed.stdout + completed.stderr).strip()[-500:]}"
+            )
+        unfinished.rename(converted)
+    return converted
 
 
 def ncnn_model(model: Path) -> tuple[Path, Path]:
     """Convert an ONNX file to ncnn's two files by pnnx, once."""
     folder = _converted(model, "ncnn")
     if not folder.exists():
-        part = folder.with_suffix(".part")
-        part.mkdir(exist_ok=True)
-        copy = part / "model.onnx"
+        unfinished = folder.with_suffix(".part")
+        unfinished.mkdir(exist_ok=True)
+        copy = unfinished / "model.onnx"
         copy.write_bytes(model.read_bytes())
-        words = [_pnnx(), copy, "fp16=0", "optlevel=2"]
-        done = subprocess.run(words, check=False, capture_output=True, text=True, cwd=part)
-        if done.returncode or not (part / "model.ncnn.bin").exists():
-            raise RuntimeError(f"pnnx cannot convert {model.name}: {(done.stdout + done.stderr).strip()[-300:]}")
-        part.rename(folder)
+        command = [_pnnx(), copy, "fp16=0", "optlevel=2"]
+        completed = subprocess.run(command, check=False, capture_output=True, text=True, cwd=unfinished)
+        if completed.returncode or not (unfinished / "model.ncnn.bin").exists():
+            raise RuntimeError(
+                f"pnnx cannot convert {model.name}: {(completed.stdout + completed.stderr).strip()[-300:]}"
+            )
+        unfinished.rename(folder)
     return folder / "model.ncnn.param", folder / "model.ncnn.bin"
 
 
 def _pnnx() -> Path:
     """Return the converter in its wheel, whose own command imports PyTorch first."""
-    found = importlib.util.find_spec("pnnx")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("pnnx")
+    if spec is None or spec.origin is None:
         raise RuntimeError("pnnx, which converts for ncnn, is not installed")
-    program = Path(found.origin).with_name("pnnx")
+    program = Path(spec.origin).with_name("pnnx")
     program.chmod(0o755)
     return program
 

@@ -72,11 +72,11 @@ class Network:
         return [self.draw(self.source.inputs, seed + number) for number in range(count)]
 
 
-def named(words: Sequence[str]) -> list[str]:
+def named(arguments: Sequence[str]) -> list[str]:
     """Put the names of a kind in the place of the word for all of them."""
-    listed = [one.name for one in third_party.MODELS.values() if one.listed]
+    listed = [entry.name for entry in third_party.MODELS.values() if entry.listed]
     kinds = {"exported": EXPORTED, "listed": listed, "third-party": THIRD_PARTY}
-    return [name for word in words for name in kinds.get(word, (word,))]
+    return [name for argument in arguments for name in kinds.get(argument, (argument,))]
 
 
 def obtain(name: str, folder: Path) -> Network:
@@ -107,15 +107,17 @@ def obtain(name: str, folder: Path) -> Network:
 
 
 def _exported(name: str, path: Path) -> Network:
-    made = exported.load(name)
+    net = exported.load(name)
     build = path.with_name(f"{name}-open.onnx")
-    onnx.save(made.proto, build)
-    return _fixed(Network(name, str(build), path, model.load(str(build), made.shapes), made.inputs))
+    onnx.save(net.proto, build)
+    return _fixed(Network(name, str(build), path, model.load(str(build), net.shapes), net.inputs))
 
 
 def _third_party(name: str, path: Path) -> Network:
-    one = third_party.MODELS[name]
-    return _fixed(Network(name, str(third_party.obtain(one)), path, third_party.loaded(one), one.inputs, one.fixed))
+    entry = third_party.MODELS[name]
+    return _fixed(
+        Network(name, str(third_party.obtain(entry)), path, third_party.loaded(entry), entry.inputs, entry.fixed)
+    )
 
 
 def _fixed(network: Network) -> Network:

@@ -42,8 +42,8 @@ def quiet_burst(engine: Engine) -> tuple[list[float], bool]:
 
 def others_s() -> float:
     """Return the CPU time that this machine has spent on anything but this process, a hypervisor's theft included."""
-    words = Path("/proc/stat").read_text(encoding="utf-8").split(maxsplit=9)
-    user, nice, system, _idle, _wait, interrupts, soft, stolen = map(int, words[1:9])
+    fields = Path("/proc/stat").read_text(encoding="utf-8").split(maxsplit=9)
+    user, nice, system, _idle, _wait, interrupts, soft, stolen = map(int, fields[1:9])
     used = (user + nice + system + interrupts + soft + stolen) / os.sysconf("SC_CLK_TCK")
     return used - time.process_time()
 
@@ -83,10 +83,10 @@ def settle() -> None:
 
 def summary(turns: Turns) -> dict[str, Any]:
     """Summarize what one engine took: the median over rounds of each round's median."""
-    medians = [float(np.median(one)) for one in turns]
+    medians = [float(np.median(times)) for times in turns]
     return {
         "median_ms": float(np.median(medians)),
-        "min_ms": min(min(one) for one in turns),
-        "runs": sum(len(one) for one in turns),
-        "rounds_ms": [round(one, 5) for one in medians],
+        "min_ms": min(min(times) for times in turns),
+        "runs": sum(len(times) for times in turns),
+        "rounds_ms": [round(median, 5) for median in medians],
     }

@@ -41,15 +41,15 @@ def build(
         RuntimeError: The toolchain fails.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    fed = folder / "input.npz"
-    np.savez(fed, **network.samples(1)[0])
-    words = [network.build, "--board", board, "-o", folder / BUNDLE, "--input", fed, *options]
+    input_file = folder / "input.npz"
+    np.savez(input_file, **network.samples(1)[0])
+    arguments = [network.build, "--board", board, "-o", folder / BUNDLE, "--input", input_file, *options]
     for key, shape in network.shapes.items():
         if key not in network.fixed and shape:
-            words += ["--shape", f"{key}:{','.join(map(str, shape))}"]
-    words += [word for key, value in network.fixed.items() for word in ("--fix", f"{key}={value}")]
+            arguments += ["--shape", f"{key}:{','.join(map(str, shape))}"]
+    arguments += [argument for key, value in network.fixed.items() for argument in ("--fix", f"{key}={value}")]
     program = (programs or Path(sys.executable).parent) / "toolchain"
-    for command in (["build", *words], ["sdk", "-o", folder / SDK]):
-        done = subprocess.run([program, *command], check=False, capture_output=True, text=True)
-        if done.returncode:
-            raise RuntimeError(f"toolchain {command[0]} failed: {done.stderr.strip()[-500:]}")
+    for command in (["build", *arguments], ["sdk", "-o", folder / SDK]):
+        completed = subprocess.run([program, *command], check=False, capture_output=True, text=True)
+        if completed.returncode:
+            raise RuntimeError(f"toolchain {command[0]} failed: {completed.stderr.strip()[-500:]}")

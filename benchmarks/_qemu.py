@@ -55,32 +55,35 @@ class Emulator:
     root: Path | None = None
     environment: Mapping[str, str] | None = None
 
-    def run(self, made: Bundle, kind: Board, options: Sequence[str], timed: int) -> Ran:
+    def run(self, bundle: Bundle, kind: Board, options: Sequence[str], timed: int) -> Ran:
         """Run a network once and `timed` times more.
 
         Args:
-            made: The network.
+            bundle: The network.
             kind: The board that it was built for.
             options: The plugin's arguments.
             timed: How many runs follow the first.
         """
-        samples, runner = verification.samples_of(made), programs.build(programs.RUNNER, kind.triple, kind.machine).path
+        samples = verification.samples_of(bundle)
+        runner = programs.build(programs.RUNNER, kind.triple, kind.machine).path
         with tempfile.TemporaryDirectory(prefix="toolchain-") as scratch:
             work = Path(scratch)
             tensors.save(work / "inputs", samples.inputs)
             argv: list[Any] = [self.program, "-L", self.root or f"/usr/{kind.triple}", *self._settings]
             argv += ["-plugin", ",".join([str(self.plugin), *options])]
-            argv += [runner, "--release", made.folder, "--inputs", work / "inputs", "--outputs", work / "outputs"]
+            argv += [runner, "--release", bundle.folder, "--inputs", work / "inputs", "--outputs", work / "outputs"]
             argv += ["--report", work / "report", "--threads", "1", "--warmup-runs", "0", "--budget-ms", "0"]
             argv += ["--max-runs", str(timed), "--min-runs", str(max(timed, 1))]
             environment = {**(self.environment or os.environ), "TVM_NUM_THREADS": "1"}
-            done = subprocess.run(
+            completed = subprocess.run(
                 argv, check=False, capture_output=True, text=True, timeout=_TIMEOUT_S, env=environment
             )
-            if done.returncode:
-                raise SystemExit(f"{kind.name}: the runner ended with code {done.returncode}\n{done.stderr[-2000:]}")
+            if completed.returncode:
+                raise SystemExit(
+                    f"{kind.name}: the runner ended with code {completed.returncode}\n{completed.stderr[-2000:]}"
+                )
             outputs = tensors.compare(tensors.load(work / "outputs"), samples.expected)
-            return Ran(done.stderr, outputs.max_rel, json.loads((work / "report").read_text()))
+            return Ran(completed.stderr, outputs.max_rel, json.loads((work / "report").read_text()))
 
     @property
     def _settings(self) -> list[str]:
@@ -90,12 +93,12 @@ class Emulator:
 
 def find(name: str, folder: Path | None) -> Path:
     """Return an emulator; Debian's package qemu-user has it, qemu-user-static has no plugins."""
-    found = folder / name if folder else shutil.which(name)
-    if found is None or not Path(found).is_file():
+    program = folder / name if folder else shutil.which(name)
+    if program is None or not Path(program).is_file():
         raise SystemExit(
             f"{name} is missing: apt-get install --no-install-recommends qemu-user, or name its folder: --qemu"
         )
-    return Path(found)
+    return Path(program)
 
 
 def plugin(folder: Path, source: Path = _SOURCE) -> Path:

@@ -49,7 +49,7 @@ class Recording:
     @property
     def medians(self) -> NDArray[np.float64]:
         """Median of each round, in microseconds."""
-        return np.array([one.median_us for one in self.rounds])
+        return np.array([round_.median_us for round_ in self.rounds])
 
     @property
     def sd(self) -> float:
@@ -62,13 +62,16 @@ class Recording:
         text.write(f"# {json.dumps(self.about)}\n")
         rows = csv.writer(text, lineterminator="\n")
         rows.writerow(field.name for field in fields(Round))
-        rows.writerows((one.at_s, f"{one.median_us:.1f}", one.runs, one.switches, one.busy) for one in self.rounds)
+        rows.writerows(
+            (round_.at_s, f"{round_.median_us:.1f}", round_.runs, round_.switches, round_.busy)
+            for round_ in self.rounds
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         files.write_atomic(path, gzip.compress(text.getvalue().encode(), mtime=0))
 
     def spread(self) -> str:
         """Say how far its rounds scatter: standard deviation and a robust one of the logarithms, and how they last."""
-        logs, switches = np.log(self.medians), np.median([one.switches for one in self.rounds])
+        logs, switches = np.log(self.medians), np.median([round_.switches for round_ in self.rounds])
         lasting = ", ".join(f"{autocorrelation(logs, lag):.2f} at lag {lag}" for lag in (1, 10))
         scatter = f"log-sd {self.sd:.2%} (robust {robust_sd(logs):.2%})"
         return f"{scatter}, autocorrelation {lasting}, {switches:.0f} switches at the median"
@@ -79,7 +82,7 @@ def load(kind: str) -> Recording:
     about, _, table = gzip.decompress((FOLDER / f"{kind}.csv.gz").read_bytes()).decode().partition("\n")
     rows = csv.reader(table.splitlines()[1:])
     rounds = tuple(
-        Round(float(at), float(median), int(n), int(switches), int(busy)) for at, median, n, switches, busy in rows
+        Round(float(at_s), float(median), int(n), int(switches), int(busy)) for at_s, median, n, switches, busy in rows
     )
     return Recording(json.loads(about.removeprefix("# ")), rounds)
 

@@ -58,7 +58,7 @@ class Engine:
     def outputs(self) -> dict[str, Any]:
         """See `_peers.Engine.outputs`."""
         values = [self._result] if hasattr(self._result, "numpy") else list(self._result)
-        return {name: one.numpy() for name, one in zip(self._names, values, strict=True)}
+        return {name: value.numpy() for name, value in zip(self._names, values, strict=True)}
 
 
 def tuned(
@@ -74,37 +74,37 @@ def tuned(
         board_name: A board type that this machine can run.
         build: Whether the model is built as well, untuned and tuned.
     """
-    words = [sys.executable, __file__, model, "--trials", str(trials), "--round", str(each), "--folder", folder]
-    words += ["--board", board_name]
+    command = [sys.executable, __file__, model, "--trials", str(trials), "--round", str(each), "--folder", folder]
+    command += ["--board", board_name]
     environment = {**os.environ, "TVM_NUM_THREADS": str(os.cpu_count())}
-    words += ["--build"] if build else []
-    done = subprocess.run(words, check=False, capture_output=True, text=True, env=environment)
-    if done.returncode:
-        raise SystemExit(f"TVM failed:\n{done.stderr[-2000:]}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    command += ["--build"] if build else []
+    completed = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+    if completed.returncode:
+        raise SystemExit(f"TVM failed:\n{completed.stderr[-2000:]}")
+    result: dict[str, Any] = json.loads(completed.stdout.splitlines()[-1])
+    return result
 
 
-def _tune(given: argparse.Namespace) -> dict[str, Any]:
+def _tune(options: argparse.Namespace) -> dict[str, Any]:
     """Do what a user of TVM does."""
-    target = backend_of(board.load(given.board).resolved()).target
-    module = relax.transform.DecomposeOpsForInference()(importer.import_model(models.load(given.model)).module)
+    target = backend_of(board.load(options.board).resolved()).target
+    module = relax.transform.DecomposeOpsForInference()(importer.import_model(models.load(options.model)).module)
     with target:
         kernels = relax.get_pipeline("zero")(module)
     start = time.monotonic()
     # Each of its builders first imports descriptions of intrinsics, for 15 s of CPU time. With the 30 s that it gives a
     # candidate by default all of them fail on a busy machine; that is part of its rate, and not of what it finds.
-    builder = ms.builder.LocalBuilder(timeout_sec=_PATIENCE_S) if given.build else "local"
+    builder = ms.builder.LocalBuilder(timeout_sec=_PATIENCE_S) if options.build else "local"
     database = ms.relax_integration.tune_relax(
-        kernels, {}, target, str(given.folder), given.trials, num_trials_per_iter=given.round, builder=builder
+        kernels, {}, target, str(options.folder), options.trials, num_trials_per_iter=options.round, builder=builder
     )
     records = database.get_all_tuning_records()
-    found = {
+    result = {
         "trials": len(records),
-        "failed": sum(float(one.run_secs[0]) > _FAILED_S for one in records),
+        "failed": sum(float(record.run_secs[0]) > _FAILED_S for record in records),
         "tuning_s": time.monotonic() - start,
     }
-    return found | _build(module, kernels, database, target, given.folder) if given.build else found
+    return result | _build(module, kernels, database, target, options.folder) if options.build else result
 
 
 def _build(
@@ -114,8 +114,8 @@ def _build(
     tvm.compile(module, target).export_library(str(folder / UNTUNED))
     ms.relax_integration.compile_relax(database, module, target, None).export_library(str(folder / TUNED))
     tasks = ms.relax_integration.extract_tasks(kernels, target)
-    known = [database.query_tuning_record(task.dispatched[0], target, task.task_name) for task in tasks]
-    return {"kernels": len(tasks), "replaced": sum(one is not None for one in known)}
+    records = [database.query_tuning_record(task.dispatched[0], target, task.task_name) for task in tasks]
+    return {"kernels": len(tasks), "replaced": sum(record is not None for record in records)}
 
 
 def main() -> None:

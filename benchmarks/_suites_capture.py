@@ -45,19 +45,19 @@ def _stand_in(module: Any, *, compares: bool, then: Callable[..., Any] | None) -
     """Return what keeps a model, and does what a test needs of its own function: an import, or nothing."""
 
     def keep(model: onnx.ModelProto, *args: Any, **options: Any) -> Any:
-        kept = onnx.ModelProto()
-        kept.CopyFrom(model)
+        copy = onnx.ModelProto()
+        copy.CopyFrom(model)
         opset = options.get("opset", 14 if compares else None)
         if opset is not None:
-            kept.opset_import[0].version = opset
-        kept.ir_version = min(kept.ir_version, _IR_VERSION)
+            copy.opset_import[0].version = opset
+        copy.ir_version = min(copy.ir_version, _IR_VERSION)
         if compares:
-            given = args[0] if args else options.get("inputs")
+            inputs = args[0] if args else options.get("inputs")
         else:
-            given, shapes = None, args[0] if args else options.get("shape_dict")
-            for value in kept.graph.input if shapes else ():
+            inputs, shapes = None, args[0] if args else options.get("shape_dict")
+            for value in copy.graph.input if shapes else ():
                 _set_shape(value, shapes.get(value.name))
-        _save(module, kept, given)
+        _save(module, copy, inputs)
         return then(model, *args, **options) if then else None
 
     return keep
@@ -69,15 +69,15 @@ def _set_shape(value: onnx.ValueInfoProto, shape: Any) -> None:
             dim.dim_value = size
 
 
-def _save(module: Any, model: onnx.ModelProto, given: Any) -> None:
+def _save(module: Any, model: onnx.ModelProto, inputs: Any) -> None:
     test = _current[0]
     number = _numbers[test] = _numbers.get(test, -1) + 1
     path = _FOLDER / f"{test}{f'-{number}' if number else ''}.onnx"
     path.write_bytes(model.SerializeToString())
-    values = module.generate_random_inputs(_closed(model, given or {}), given)
+    values = module.generate_random_inputs(_closed(model, inputs or {}), inputs)
     weights = {tensor.name for tensor in model.graph.initializer}
     arrays = {
-        name: np.asarray(value) if name in (given or {}) else _small(np.asarray(value))
+        name: np.asarray(value) if name in (inputs or {}) else _small(np.asarray(value))
         for name, value in values.items()
         if name not in weights
     }
@@ -90,17 +90,17 @@ def _small(value: Any) -> Any:
     return np.abs(value) % 2 + 1 if value.dtype.kind == "i" else value
 
 
-def _closed(model: onnx.ModelProto, given: Any) -> onnx.ModelProto:
+def _closed(model: onnx.ModelProto, inputs: Any) -> onnx.ModelProto:
     """Return a model whose open sizes are set, equal ones for equal names: else TVM draws inputs without elements."""
     closed = onnx.ModelProto()
     closed.CopyFrom(model)
-    known: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for value in model.graph.input:
-        array = given.get(value.name)
+        array = inputs.get(value.name)
         for dim, size in zip(value.type.tensor_type.shape.dim, () if array is None else np.shape(array), strict=False):
-            known[dim.dim_param] = size
+            sizes[dim.dim_param] = size
     for value in closed.graph.input:
         for dim in value.type.tensor_type.shape.dim:
             if not dim.HasField("dim_value"):
-                dim.dim_value = known.get(dim.dim_param, _OPEN)
+                dim.dim_value = sizes.get(dim.dim_param, _OPEN)
     return closed

@@ -30,7 +30,7 @@ _TVM_TESTS = "tests/python/relax/test_frontend_onnx.py"
 
 
 @dataclass(frozen=True)
-class Found:
+class Case:
     """A model of a suite.
 
     Attributes:
@@ -53,7 +53,7 @@ class Found:
         return digest.hexdigest()
 
 
-Finder = Callable[[Path, Path], Iterator[Found]]
+Finder = Callable[[Path, Path], Iterator[Case]]
 """Finds the models in a checkout; files that it makes go to the second folder."""
 
 
@@ -80,41 +80,41 @@ class Suite:
         return folder
 
 
-def _tvm(checkout: Path, made: Path) -> Iterator[Found]:
+def _tvm(checkout: Path, folder: Path) -> Iterator[Case]:
     """Run TVM's tests of its importer with a stand-in for what compares, which keeps each model instead."""
-    complete = made / "complete"  # it takes minutes, and is the same each time
+    complete = folder / "complete"  # it takes minutes, and is the same each time
     if not complete.exists():
-        _capture(checkout, made)
+        _capture(checkout, folder)
         complete.touch()
-    for model in sorted(made.glob("*.onnx")):
-        yield Found("tvm", model.stem, model, _existing(model.with_suffix(".safetensors")))
+    for model in sorted(folder.glob("*.onnx")):
+        yield Case("tvm", model.stem, model, _existing(model.with_suffix(".safetensors")))
 
 
-def _capture(checkout: Path, made: Path) -> None:
-    environment = {"SUITES_FOLDER": str(made), "PYTHONPATH": str(_CAPTURE.parent)}
-    words = [sys.executable, "-m", "pytest", "-q", "-p", _CAPTURE.stem, "-p", "no:cacheprovider"]
-    words += ["--rootdir", str(checkout), "-c", os.devnull, str(checkout / _TVM_TESTS)]
-    with (made / "log").open("w") as log:
+def _capture(checkout: Path, folder: Path) -> None:
+    environment = {"SUITES_FOLDER": str(folder), "PYTHONPATH": str(_CAPTURE.parent)}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", _CAPTURE.stem, "-p", "no:cacheprovider"]
+    command += ["--rootdir", str(checkout), "-c", os.devnull, str(checkout / _TVM_TESTS)]
+    with (folder / "log").open("w") as log:
         subprocess.run(
-            words, env=os.environ | environment, cwd=made, stdout=log, stderr=log, timeout=_CAPTURE_S, check=False
+            command, env=os.environ | environment, cwd=folder, stdout=log, stderr=log, timeout=_CAPTURE_S, check=False
         )
 
 
-def _burn(checkout: Path, _made: Path) -> Iterator[Found]:
+def _burn(checkout: Path, _folder: Path) -> Iterator[Case]:
     for folder in ("onnx-tests/tests", "onnx-ir/tests/fixtures"):
         root = checkout / "crates" / folder
         for model in sorted(root.rglob("*.onnx")):
-            yield Found("burn", str(model.relative_to(root).with_suffix("")), model, None)
+            yield Case("burn", str(model.relative_to(root).with_suffix("")), model, None)
 
 
-def _tract(checkout: Path, made: Path) -> Iterator[Found]:
+def _tract(checkout: Path, folder: Path) -> Iterator[Case]:
     root = checkout / "onnx" / "test_cases"
     for model in sorted(root.rglob("*.onnx")):
         name = str(model.parent.relative_to(root))
-        given = model.parent / "io.npz"
-        yield Found("tract", name, model, _matching(model, _read_npz(given), made / name.replace("/", "-")))
+        archive = model.parent / "io.npz"
+        yield Case("tract", name, model, _matching(model, _read_npz(archive), folder / name.replace("/", "-")))
     lists = sorted((checkout / "test-rt" / "suite-onnx").glob("*.txt"))
-    yield from _of_onnx("tract", made, [pattern for file in lists for pattern in _listed(file)])
+    yield from _of_onnx("tract", folder, [pattern for file in lists for pattern in _listed(file)])
 
 
 def _listed(file: Path) -> Iterator[str]:
@@ -125,26 +125,26 @@ def _listed(file: Path) -> Iterator[str]:
             yield prefix + line.split()[0]
 
 
-def _onnx2c(checkout: Path, made: Path) -> Iterator[Found]:
+def _onnx2c(checkout: Path, folder: Path) -> Iterator[Case]:
     root = checkout / "test"
     for model in sorted(root.rglob("*.onnx")):
         name = str(model.parent.relative_to(root) if model.stem == "model" else model.relative_to(root).with_suffix(""))
-        yield Found("onnx2c", name, model, _of_data_set(model, made / name.replace("/", "-")))
+        yield Case("onnx2c", name, model, _of_data_set(model, folder / name.replace("/", "-")))
     text = (root / "CMakeLists.txt").read_text()
     names = [f"test_{name}" for name in re.findall(r"^ONNX_backend_node_test\w*\(\s*(\w+)", text, re.MULTILINE)]
     names += [
         f"pytorch-converted__test_{name}"
         for name in re.findall(r"^ONNX_backend_pytorch_converted_test\(\s*(\w+)", text, re.MULTILINE)
     ]
-    yield from _of_onnx("onnx2c", made, names)
+    yield from _of_onnx("onnx2c", folder, names)
 
 
-def _wonnx(checkout: Path, made: Path) -> Iterator[Found]:
+def _wonnx(checkout: Path, folder: Path) -> Iterator[Case]:
     for model in sorted((checkout / "data" / "models").glob("*.onnx")):
-        yield Found("wonnx", model.stem, model, None)
+        yield Case("wonnx", model.stem, model, None)
     text = (checkout / "wonnx-py" / "tests" / "test_onnx_backend.py").read_text()
     patterns = re.findall(r'^backend_test\.include\(\s*f?"([^"]+)"', text, re.MULTILINE)
-    yield from _of_onnx("wonnx", made, [f"(\\w+__)?{pattern}.*" for pattern in patterns])
+    yield from _of_onnx("wonnx", folder, [f"(\\w+__)?{pattern}.*" for pattern in patterns])
 
 
 SUITES: Mapping[str, Suite] = {
@@ -159,16 +159,16 @@ SUITES: Mapping[str, Suite] = {
 }
 
 
-def _of_onnx(suite: str, made: Path, patterns: Iterable[str]) -> Iterator[Found]:
+def _of_onnx(suite: str, folder: Path, patterns: Iterable[str]) -> Iterator[Case]:
     """Write the cases of the installed onnx whose names fit one of some regular expressions."""
-    wanted = re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
+    expression = re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
     for case in operator_cases.cases().values():
-        if wanted.fullmatch(case.name):
-            model = made / f"{case.name}.onnx"
+        if expression.fullmatch(case.name):
+            model = folder / f"{case.name}.onnx"
             onnx.save(case.proto, model)
             names = [value.name for value in case.proto.graph.input]
-            given = dict(zip(names, case.inputs, strict=False)) if len(names) == len(case.inputs) else {}
-            yield Found(suite, f"onnx/{case.name}", model, _saved(given, made / case.name))
+            inputs = dict(zip(names, case.inputs, strict=False)) if len(names) == len(case.inputs) else {}
+            yield Case(suite, f"onnx/{case.name}", model, _saved(inputs, folder / case.name))
 
 
 def _of_data_set(model: Path, target: Path) -> Path | None:
@@ -177,12 +177,12 @@ def _of_data_set(model: Path, target: Path) -> Path | None:
     graph = onnx.load(model, load_external_data=False).graph
     weights = {tensor.name for tensor in graph.initializer}
     names = [value.name for value in graph.input if value.name not in weights]
-    given = {}
+    inputs = {}
     for number, name in enumerate(names):
         path = folder / f"input_{number}.pb"
         if path.is_file():
-            given[name] = numpy_helper.to_array(onnx.TensorProto.FromString(path.read_bytes()))
-    return _saved(given, target) if len(given) == len(names) else None
+            inputs[name] = numpy_helper.to_array(onnx.TensorProto.FromString(path.read_bytes()))
+    return _saved(inputs, target) if len(inputs) == len(names) else None
 
 
 def _read_npz(path: Path) -> dict[str, Any]:
@@ -192,18 +192,18 @@ def _read_npz(path: Path) -> dict[str, Any]:
         return dict(archive)
 
 
-def _matching(model: Path, given: Mapping[str, Any], target: Path) -> Path | None:
+def _matching(model: Path, arrays: Mapping[str, Any], target: Path) -> Path | None:
     """Keep what an archive has for a model's inputs, which it may hold beside outputs and under longer names."""
     graph = onnx.load(model, load_external_data=False).graph
     weights = {tensor.name for tensor in graph.initializer}
     names = [value.name for value in graph.input if value.name not in weights]
-    kept = {name: given[name] for name in names if name in given}
-    return _saved(kept, target) if len(kept) == len(names) else None
+    inputs = {name: arrays[name] for name in names if name in arrays}
+    return _saved(inputs, target) if len(inputs) == len(names) else None
 
 
-def _saved(given: Mapping[str, Any], target: Path) -> Path | None:
-    arrays = {name: np.asarray(value) for name, value in given.items() if isinstance(value, (np.ndarray, np.generic))}
-    if not given or len(arrays) != len(given) or any(str(value.dtype) not in DTYPES for value in arrays.values()):
+def _saved(inputs: Mapping[str, Any], target: Path) -> Path | None:
+    arrays = {name: np.asarray(value) for name, value in inputs.items() if isinstance(value, (np.ndarray, np.generic))}
+    if not inputs or len(arrays) != len(inputs) or any(str(value.dtype) not in DTYPES for value in arrays.values()):
         return None
     path = target.parent / f"{target.name}.safetensors"
     tensors.save(path, arrays)

@@ -65,11 +65,11 @@ def request(name: str, kind: str) -> BuildRequest:
 
 def streams(name: str) -> list[Streams]:
     """Return the kernels of a network on the array of the board."""
-    asked = request(name, BOARD)
-    templates = Vta(asked.board).templates
-    tasks = [one for one in tune.extract(asked).tasks if is_layer(one.layer)]
-    made = [(listing.kernel(Conv2d.from_json(one.layer), one.weight, None, templates), one) for one in tasks]
-    return [Streams(base64.b64encode(one.stream.encoded()).decode(), task.weight) for one, task in made]
+    build_request = request(name, BOARD)
+    templates = Vta(build_request.board).templates
+    tasks = [task for task in tune.extract(build_request).tasks if is_layer(task.layer)]
+    pairs = [(listing.kernel(Conv2d.from_json(task.layer), task.weight, None, templates), task) for task in tasks]
+    return [Streams(base64.b64encode(kernel.stream.encoded()).decode(), task.weight) for kernel, task in pairs]
 
 
 def moved(kernel: Kernel) -> int:
@@ -77,20 +77,20 @@ def moved(kernel: Kernel) -> int:
     return sum(_BYTES.get(dtype, 1) * math.prod(shape) for dtype, shape in kernel.buffers)
 
 
-def of_cpu(made: Bundle, emulator: Path) -> tuple[list[Row], dict[str, int] | None, float]:
+def of_cpu(bundle: Bundle, emulator: Path) -> tuple[list[Row], dict[str, int] | None, float]:
     """Return what the CPU's kernels execute, the bytes that were copied if it is known, and the outputs' difference."""
-    text = (made.folder / "graph.txt").read_text()
-    known, times = kernels.read(text), Counter(_CALLED.findall(text))
-    library, kind = (made.folder / made.manifest.library).resolve(), board.load(SIMULATED).resolved()
+    text = (bundle.folder / "graph.txt").read_text()
+    by_name, times = kernels.read(text), Counter(_CALLED.findall(text))
+    library, kind = (bundle.folder / bundle.manifest.library).resolve(), board.load(SIMULATED).resolved()
     with tempfile.TemporaryDirectory(prefix="toolchain-") as scratch:
         tool = _qemu.Emulator(emulator, _qemu.plugin(Path(scratch)))
-        once, twice = (tool.run(made, kind, [f"code={library}"], timed) for timed in (0, 1))
+        once, twice = (tool.run(bundle, kind, [f"code={library}"], timed) for timed in (0, 1))
     code = _arm_calls.instructions(library, OBJDUMP)
-    found = _arm_calls.calls(code, _arm_calls.counted(once.counted, twice.counted), known, _cortex_a9.cycles)
+    calls = _arm_calls.calls(code, _arm_calls.counted(once.counted, twice.counted), by_name, _cortex_a9.cycles)
     rows = [
-        row(call, known[name], times[name])
-        for name, call in found.items()
-        if call.instructions and not is_layer(known[name].layer)
+        row(call, by_name[name], times[name])
+        for name, call in calls.items()
+        if call.instructions and not is_layer(by_name[name].layer)
     ]
     return rows, twice.report.get("copies"), twice.difference
 
@@ -109,12 +109,12 @@ def counted(name: str, emulator: Path) -> Row:
     """Build a network, and count."""
     print(f"building and counting {name}", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(prefix="toolchain-") as scratch:
-        made = BundleSource(request(name, SIMULATED)).build(Path(scratch) / "bundle")
-        rows, copies, difference = of_cpu(made, emulator)
+        bundle = BundleSource(request(name, SIMULATED)).build(Path(scratch) / "bundle")
+        rows, copies, difference = of_cpu(bundle, emulator)
     return {
         "network": name,
-        "array": [asdict(one) for one in streams(name)],
-        "cpu": sorted(rows, key=lambda one: -one["ms"]),
+        "array": [asdict(stream) for stream in streams(name)],
+        "cpu": sorted(rows, key=lambda call: -call["ms"]),
         "copies": copies,
         "difference": difference,
     }
@@ -137,8 +137,8 @@ def main() -> None:
     parser.add_argument("networks", nargs="+")
     parser.add_argument("--qemu", type=Path)
     parser.add_argument("--json", type=Path, required=True)
-    asked = parser.parse_args()
-    asked.json.write_text(json.dumps(all_of(asked.networks, asked.qemu)))
+    options = parser.parse_args()
+    options.json.write_text(json.dumps(all_of(options.networks, options.qemu)))
 
 
 if __name__ == "__main__":

@@ -49,8 +49,8 @@ def source(network: str, folder: Path) -> str:
     if not network.endswith(_INT8):
         return network
     target = folder / f"{network.removesuffix(_INT8)}-int8.onnx"
-    words = ["quantize", network.removesuffix(_INT8), "--calibration", "random", "-o", str(target)]
-    subprocess.run([Path(sys.executable).parent / "toolchain", *words], check=True, stdout=subprocess.DEVNULL)
+    arguments = ["quantize", network.removesuffix(_INT8), "--calibration", "random", "-o", str(target)]
+    subprocess.run([Path(sys.executable).parent / "toolchain", *arguments], check=True, stdout=subprocess.DEVNULL)
     return str(target)
 
 
@@ -64,32 +64,32 @@ def measured(network: str, budget_s: float, folder: Path) -> list[dict[str, Any]
     here = board.load("local").resolved()
     with Connection(here, find_device(here, None, {}), SshOptions(), str(folder / "root")).open() as device:
         for name, build in zip(BOARDS[1:], builds[1:], strict=True):
-            found = compare.run((builds[0], build), program, device, Settings(budget_s))
+            result = compare.run((builds[0], build), program, device, Settings(budget_s))
             rows.append(
                 {
                     "network": network,
                     "board": name,
-                    "base_ms": found.first.median,
-                    "ms": found.second.median,
-                    "ratio": asdict(found.ratio),
-                    "warnings": list(found.warnings),
+                    "base_ms": result.first.median,
+                    "ms": result.second.median,
+                    "ratio": asdict(result.ratio),
+                    "warnings": list(result.warnings),
                 }
             )
-            print(f"{network} {name}: {_ab.told(rows[-1]['ratio'])} times as fast as {BOARDS[0]}", flush=True)
+            print(f"{network} {name}: {_ab.rendered(rows[-1]['ratio'])} times as fast as {BOARDS[0]}", flush=True)
     return rows
 
 
 def means(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     """Return the geometric means of the ratios by board type, of networks on floats and of int8 ones."""
-    found: dict[str, dict[str, float]] = {}
+    by_board: dict[str, dict[str, float]] = {}
     for name in BOARDS[1:]:
         for kind, int8 in (("float32", False), ("int8", True)):
             ratios = [
                 row["ratio"]["value"] for row in rows if row["board"] == name and row["network"].endswith(_INT8) == int8
             ]
             if ratios:
-                found.setdefault(name, {})[kind] = math.exp(sum(map(math.log, ratios)) / len(ratios))
-    return found
+                by_board.setdefault(name, {})[kind] = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    return by_board
 
 
 def main() -> None:
@@ -98,15 +98,15 @@ def main() -> None:
     parser.add_argument("networks", nargs="*", default=NETWORKS)
     parser.add_argument("--budget", type=float, default=8.0)
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
+    options = parser.parse_args()
     rows: list[dict[str, Any]] = []
-    for network in given.networks:
+    for network in options.networks:
         with tempfile.TemporaryDirectory() as name:
-            rows += measured(network, given.budget, Path(name))
-        if given.json:
-            given.json.write_bytes(files.canonical_json({"rows": rows, "means": means(rows)}))
-    for name, found in means(rows).items():
-        print(name, ", ".join(f"{kind} {value:.2f}" for kind, value in found.items()))
+            rows += measured(network, options.budget, Path(name))
+        if options.json:
+            options.json.write_bytes(files.canonical_json({"rows": rows, "means": means(rows)}))
+    for name, ratios in means(rows).items():
+        print(name, ", ".join(f"{kind} {value:.2f}" for kind, value in ratios.items()))
 
 
 if __name__ == "__main__":

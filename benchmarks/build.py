@@ -81,8 +81,8 @@ class Clock:
         """Put a function that is timed in the place of a function."""
         owner: Any = importlib.import_module(module)
         *path, last = name.split(".")
-        for part in path:
-            owner = getattr(owner, part)
+        for attribute in path:
+            owner = getattr(owner, attribute)
         setattr(owner, last, self._timed(stage, getattr(owner, last)))
 
     def charge(self) -> None:
@@ -108,14 +108,14 @@ class Clock:
         return call
 
 
-def run(words: list[str]) -> dict[str, Any]:
+def run(arguments: list[str]) -> dict[str, Any]:
     """Build in this process; return the digest, and the seconds of each stage."""
     clock = Clock()
     from tests.support.commands import parsed
 
     for stage in STAGES:
         clock.watch(*stage)
-    document = parsed("build", *words)
+    document = parsed("build", *arguments)
     clock.charge()
     return {
         "digest": document["digest"],

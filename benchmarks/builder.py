@@ -36,10 +36,10 @@ def candidates(kind: board.Board, count: int) -> list[tvm.IRModule]:
     """Sample a few schedules of each kernel."""
     backend = backend_of(kind, backend_of(kind).template_names)  # both build what MetaSchedule schedules
     lowered = backend.lower(importer.import_model(source.load("squeezenet_v1.1")).module)
-    found: list[tvm.IRModule] = []
+    modules: list[tvm.IRModule] = []
     for task in tasks.extract(lowered, backend):
-        found += sampled(task.module, backend.target, len(found) + 1)
-    return found[:count]
+        modules += sampled(task.module, backend.target, len(modules) + 1)
+    return modules[:count]
 
 
 def sampled(module: tvm.IRModule, target: tvm.target.Target, seed: int) -> list[tvm.IRModule]:
@@ -62,21 +62,21 @@ def sampled(module: tvm.IRModule, target: tvm.target.Target, seed: int) -> list[
         database=ms.database.MemoryDatabase(),
         cost_model=ms.cost_model.RandomModel(),
     )
-    made = [item.sch.mod for item in context.generate_measure_candidates() or ()]
+    modules = [item.sch.mod for item in context.generate_measure_candidates() or ()]
     context.post_tuning()
-    return made
+    return modules
 
 
-def ours(modules: list[tvm.IRModule], target: tvm.target.Target, place: cross.Cross) -> dict[str, Any]:
+def ours(modules: list[tvm.IRModule], target: tvm.target.Target, compiler: cross.Cross) -> dict[str, Any]:
     """Build everything twice with one builder: the second round finds its workers ready."""
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
-        with Builder(target, place, Path(folder), timeout_s=_TIMEOUT_S) as builder:
+        with Builder(target, compiler, Path(folder), timeout_s=_TIMEOUT_S) as builder:
             built = builder.build(modules)
             first = time.perf_counter() - start
             builder.build(modules)
-            both = time.perf_counter() - start
-    return {"seconds": first, "next_round_s": both - first, "failed": sum(one.library is None for one in built)}
+            total = time.perf_counter() - start
+    return {"seconds": first, "next_round_s": total - first, "failed": sum(result.library is None for result in built)}
 
 
 def stock(modules: list[tvm.IRModule], target: tvm.target.Target) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def stock(modules: list[tvm.IRModule], target: tvm.target.Target) -> dict[str, A
     ms = meta_schedule()
     start = time.perf_counter()
     built = ms.builder.LocalBuilder().build([ms.builder.BuilderInput(module, target) for module in modules])
-    failures = [str(one.error_msg).strip().splitlines()[-1] for one in built if one.artifact_path is None]
+    failures = [str(result.error_msg).strip().splitlines()[-1] for result in built if result.artifact_path is None]
     return {"seconds": time.perf_counter() - start, "failed": len(failures), "errors": sorted(set(failures))}
 
 
@@ -97,10 +97,10 @@ def main() -> None:
     kind = board.load("local").resolved()
     target = backend_of(kind).target
     modules = candidates(kind, options.count)
-    found: dict[str, Any] = {"candidates": len(modules), "workers": os.cpu_count()}
-    found["ours"] = ours(modules, target, cross.choose(kind, "host"))
-    found["stock"] = stock(modules, target)
-    text = json.dumps(found, indent=2)
+    figures: dict[str, Any] = {"candidates": len(modules), "workers": os.cpu_count()}
+    figures["ours"] = ours(modules, target, cross.choose(kind, "host"))
+    figures["stock"] = stock(modules, target)
+    text = json.dumps(figures, indent=2)
     print(text)
     if options.json:
         options.json.write_text(text + "\n", encoding="utf-8")

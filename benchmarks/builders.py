@@ -42,18 +42,18 @@ _TIMEOUT_S = 120.0
 @contextlib.contextmanager
 def opened(counts: list[int], kind: board.Board, folder: Path) -> Iterator[dict[str, Builder]]:
     """Yield builders by name: for each number, workers of Dask's, and as many processes of this machine."""
-    target, place = backend_of(kind).target, cross.choose(kind, "host")
+    target, compiler = backend_of(kind).target, cross.choose(kind, "host")
     with contextlib.ExitStack() as stack:
-        found = {}
+        by_name = {}
         for count in counts:
-            own = folder / str(count)
-            own.mkdir()
-            running = stack.enter_context(builders.cluster(own, count))
+            work = folder / str(count)
+            work.mkdir()
+            running = stack.enter_context(builders.cluster(work, count))
             hire = partial(DaskCrew, parse(running.option, Access()), kind.triple, lambda _line: None)
-            there = Builder(target, place, own, timeout_s=_TIMEOUT_S, hire=hire)
-            here = Builder(target, place, own, workers=count, timeout_s=_TIMEOUT_S)
-            found[f"dask {count}"], found[f"here {count}"] = map(stack.enter_context, (there, here))
-        yield found
+            there = Builder(target, compiler, work, timeout_s=_TIMEOUT_S, hire=hire)
+            here = Builder(target, compiler, work, workers=count, timeout_s=_TIMEOUT_S)
+            by_name[f"dask {count}"], by_name[f"here {count}"] = map(stack.enter_context, (there, here))
+        yield by_name
 
 
 def round_of(builder: Builder, modules: list[tvm.IRModule]) -> dict[str, Any]:
@@ -62,10 +62,10 @@ def round_of(builder: Builder, modules: list[tvm.IRModule]) -> dict[str, Any]:
     built = builder.build(modules)
     seconds = time.perf_counter() - start
     digest = hashlib.sha256()
-    for one in built:
-        digest.update(one.library.read_bytes() if one.library else one.error.encode())
-        builder.discard(one)
-    return {"seconds": seconds, "compiling_s": sum(one.seconds for one in built), "libraries": digest.hexdigest()}
+    for result in built:
+        digest.update(result.library.read_bytes() if result.library else result.error.encode())
+        builder.discard(result)
+    return {"seconds": seconds, "compiling_s": sum(result.seconds for result in built), "libraries": digest.hexdigest()}
 
 
 def empty_job_s(builder: Builder, modules: list[tvm.IRModule]) -> float:
@@ -89,20 +89,20 @@ def main() -> None:
     options = parser.parse_args()
     kind = board.load("local").resolved()
     modules = candidates(kind, options.count)
-    counts = [int(word) for word in options.workers.split(",")]
+    counts = [int(count) for count in options.workers.split(",")]
     with tempfile.TemporaryDirectory() as name, opened(counts, kind, Path(name)) as all_of_them:
-        rounds: dict[str, list[dict[str, Any]]] = {one: [] for one in all_of_them}
+        rounds: dict[str, list[dict[str, Any]]] = {title: [] for title in all_of_them}
         for _ in range(options.rounds + 1):
-            for one, builder in all_of_them.items():
-                rounds[one].append(round_of(builder, modules))
-        extra = {one: empty_job_s(builder, modules) for one, builder in all_of_them.items()}
-    found = {"candidates": len(modules), "cpus": os.cpu_count(), "load": os.getloadavg(), "rounds": rounds}
-    found["per_minute"] = {
-        one: [round(60 * len(modules) / item["seconds"], 1) for item in items[1:]] for one, items in rounds.items()
+            for title, builder in all_of_them.items():
+                rounds[title].append(round_of(builder, modules))
+        extra = {title: empty_job_s(builder, modules) for title, builder in all_of_them.items()}
+    figures = {"candidates": len(modules), "cpus": os.cpu_count(), "load": os.getloadavg(), "rounds": rounds}
+    figures["per_minute"] = {
+        title: [round(60 * len(modules) / item["seconds"], 1) for item in items[1:]] for title, items in rounds.items()
     }
-    found["beyond_compiling_s"] = {one: round(seconds, 4) for one, seconds in extra.items()}
-    found["identical"] = len({item["libraries"] for items in rounds.values() for item in items}) == 1
-    text = json.dumps(found, indent=2)
+    figures["beyond_compiling_s"] = {title: round(seconds, 4) for title, seconds in extra.items()}
+    figures["identical"] = len({item["libraries"] for items in rounds.values() for item in items}) == 1
+    text = json.dumps(figures, indent=2)
     print(text)
     if options.json:
         options.json.write_text(text + "\n", encoding="utf-8")

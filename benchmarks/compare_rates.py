@@ -35,14 +35,14 @@ def compared(model: str, comparisons: int, budget_s: float, folder: Path) -> lis
     kind = board.load("local").resolved()
     job = BundleSource(BuildRequest(Model(model, {}, inputs.Source()), kind, print))
     program = device_programs.runner(kind, job.stages)
-    made = job.build(folder / "bundle")
+    bundle = job.build(folder / "bundle")
     rows = []
     with Connection(kind, find_device(kind, None, {}), SshOptions(), str(folder / "root")).open() as device:
         for number in range(comparisons):
-            found = compare.run((made, made), program, device, Settings(budget_s))
-            row = {"verdict": found.ratio.verdict, "ratio": found.ratio.value, "ci95": found.ratio.ci95}
-            rows.append({**row, "ci99": found.ratio.ci99, "busy": found.before.busy})
-            print(f"{number + 1}: {found.outcome}", flush=True)
+            result = compare.run((bundle, bundle), program, device, Settings(budget_s))
+            row = {"verdict": result.ratio.verdict, "ratio": result.ratio.value, "ci95": result.ratio.ci95}
+            rows.append({**row, "ci99": result.ratio.ci99, "busy": result.before.busy})
+            print(f"{number + 1}: {result.outcome}", flush=True)
     return rows
 
 
@@ -54,14 +54,14 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=2.0)
     parser.add_argument("--loops", type=int, default=0)
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name, loops(given.loops):
-        rows = compared(given.model, given.comparisons, given.budget, Path(name))
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name, loops(options.loops):
+        rows = compared(options.model, options.comparisons, options.budget, Path(name))
     alarms = Counter(row["verdict"] for row in rows if row["verdict"])
     narrower = sum(not row["ci95"][0] <= 1 <= row["ci95"][1] for row in rows)
     print(f"{sum(alarms.values())} false alarms of {len(rows)}; the 95 % interval would give {narrower}")
-    if given.json:
-        given.json.write_text(json.dumps({"loops": given.loops, "rows": rows}, indent=1))
+    if options.json:
+        options.json.write_text(json.dumps({"loops": options.loops, "rows": rows}, indent=1))
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ class Condition:
 
 
 @dataclass(frozen=True)
-class Given:
+class Settings:
     """What the user asked for."""
 
     threads: int
@@ -109,16 +109,16 @@ class Given:
 class Child:
     """An engine in its process."""
 
-    def __init__(self, name: str, model: Path, network: Network, given: Given) -> None:
-        self.answers = given.work / f"{name}.outputs.npz"
-        inputs = given.work / "inputs.npz"
-        words = [sys.executable, Path(__file__).with_name("_engine.py"), name, model, inputs, self.answers]
-        words += [str(given.threads), *network.source.output_names]
-        more = [str(given.peers)] if given.peers else []
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(more), "OMP_NUM_THREADS": str(given.threads)}
-        self._errors = (given.work / f"{name}.log").open("w+")
+    def __init__(self, name: str, model: Path, network: Network, settings: Settings) -> None:
+        self.answers = settings.work / f"{name}.outputs.npz"
+        inputs = settings.work / "inputs.npz"
+        command = [sys.executable, Path(__file__).with_name("_engine.py"), name, model, inputs, self.answers]
+        command += [str(settings.threads), *network.source.output_names]
+        more = [str(settings.peers)] if settings.peers else []
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(more), "OMP_NUM_THREADS": str(settings.threads)}
+        self._errors = (settings.work / f"{name}.log").open("w+")
         self.process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, env=environment
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, env=environment
         )
         self._requests, self._replies = cast("IO[str]", self.process.stdin), cast("IO[str]", self.process.stdout)
         self.loaded: Mapping[str, float] = self._answer()
@@ -127,8 +127,8 @@ class Child:
         """Let it run for a while; returns the milliseconds of each run."""
         self._requests.write(f"{seconds}\n")
         self._requests.flush()
-        found: list[float] = self._answer()
-        return found
+        times: list[float] = self._answer()
+        return times
 
     def _answer(self) -> Any:
         line = self._replies.readline()
@@ -184,40 +184,40 @@ class Measured:
 
 
 def _summary(turns: Sequence[Sequence[float]]) -> dict[str, Any]:
-    samples = np.concatenate([np.asarray(one) for one in turns])
+    samples = np.concatenate([np.asarray(turn) for turn in turns])
     return {
-        "median_ms": float(np.median([np.median(one) for one in turns])),
+        "median_ms": float(np.median([np.median(turn) for turn in turns])),
         "p99_ms": float(np.percentile(samples, 99)),
         "runs": len(samples),
-        "rounds_ms": [round(float(np.median(one)), 5) for one in turns],
+        "rounds_ms": [round(float(np.median(turn)), 5) for turn in turns],
     }
 
 
 def _ratio(ours: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> dict[str, Any]:
     """Return what ours takes over what the other takes; below 1 ours is quicker."""
-    to_seconds = [[[value / 1000 for value in one] for one in side] for side in (ours, other)]
-    p99 = [float(np.percentile(np.concatenate([np.asarray(one) for one in side]), 99)) for side in (ours, other)]
+    to_seconds = [[[value / 1000 for value in turn] for turn in side] for side in (ours, other)]
+    p99 = [float(np.percentile(np.concatenate([np.asarray(turn) for turn in side]), 99)) for side in (ours, other)]
     return _ab.ratio(*to_seconds) | {"p99": p99[0] / p99[1]}
 
 
 # --- one network -------------------------------------------------------------------------------------------------
 
 
-def measured(name: str, given: Given) -> Iterator[Measured]:
+def measured(name: str, settings: Settings) -> Iterator[Measured]:
     """Build a network, load it in all engines, compare their outputs, and time them in turns under each condition."""
     import _peers_networks as networks
 
-    network = networks.obtain(name, given.work)
-    save(given.work / "inputs.npz", network.samples(_INT8_SAMPLES if network.quantized else 1))
+    network = networks.obtain(name, settings.work)
+    save(settings.work / "inputs.npz", network.samples(_INT8_SAMPLES if network.quantized else 1))
     with contextlib.ExitStack() as stack:
-        children = dict(_loaded(network, given, stack))
+        children = dict(_loaded(network, settings, stack))
         answers = {key: read(child.answers) for key, child in children.items()}
         how = agreement if network.quantized else difference
-        outputs = {key: how(found, answers["ort"]) for key, found in answers.items() if key != "ort"}
-        footprint = {key: one.loaded for key, one in children.items()}
-        for condition in given.conditions:
+        outputs = {key: how(answer, answers["ort"]) for key, answer in answers.items() if key != "ort"}
+        footprint = {key: child.loaded for key, child in children.items()}
+        for condition in settings.conditions:
             with beside(condition, children):
-                turns = in_turns(children, given.rounds)
+                turns = in_turns(children, settings.rounds)
             yield Measured(name, condition, network.quantized, turns, outputs, footprint)
 
 
@@ -236,28 +236,28 @@ def beside(condition: Condition, children: Mapping[str, Child]) -> Iterator[None
 
 def in_turns(children: Mapping[str, Child], rounds: int) -> dict[str, list[list[float]]]:
     """Time all engines in rounds; each is first, last and in between equally often, as what drifts drifts for all."""
-    found: dict[str, list[list[float]]] = {name: [] for name in children}
+    turns: dict[str, list[list[float]]] = {name: [] for name in children}
     for number in range(rounds):
         for name in _ab.order(list(children), number):
             time.sleep(_PAUSE_S)
-            found[name].append(children[name].turn(_TURN_S))
-    return found
+            turns[name].append(children[name].turn(_TURN_S))
+    return turns
 
 
-def _loaded(network: Network, given: Given, stack: contextlib.ExitStack) -> Iterator[tuple[str, Child]]:
+def _loaded(network: Network, settings: Settings, stack: contextlib.ExitStack) -> Iterator[tuple[str, Child]]:
     """Start every engine that is here and can run a network; without ours or ONNX Runtime there is no result."""
     needed = ("ort", "ours")
     reference: Arrays = {}
-    also = [name for name, wanted in (("before", given.before), (_peers.BFLOAT16, given.bfloat16)) if wanted]
-    for name in dict.fromkeys((*needed, *also, *given.engines)):
+    also = [name for name, enabled in (("before", settings.before), (_peers.BFLOAT16, settings.bfloat16)) if enabled]
+    for name in dict.fromkeys((*needed, *also, *settings.engines)):
         if network.quantized and name in _peers.FLOAT_ONLY:
             continue
         try:
-            model = _built(network, name, given) if name in _peers.OURS else network.path
-            child = stack.enter_context(Child(name, model, network, given))
-            found = read(child.answers)[0]
-            reference = reference or found
-            _check_shapes(found, reference)
+            model = _built(network, name, settings) if name in _peers.OURS else network.path
+            child = stack.enter_context(Child(name, model, network, settings))
+            answer = read(child.answers)[0]
+            reference = reference or answer
+            _check_shapes(answer, reference)
         except (RuntimeError, ValueError) as fault:
             if name in needed:
                 raise RuntimeError(f"{_peers.TITLES[name]}: {fault}") from fault
@@ -266,28 +266,33 @@ def _loaded(network: Network, given: Given, stack: contextlib.ExitStack) -> Iter
             yield name, child
 
 
-def _built(network: Network, name: str, given: Given) -> Path:
-    folder = given.work / f"{network.path.stem}-{name}"
-    older = given.before / ".venv" / "bin" if given.before and name == "before" else None
+def _built(network: Network, name: str, settings: Settings) -> Path:
+    folder = settings.work / f"{network.path.stem}-{name}"
+    older = settings.before / ".venv" / "bin" if settings.before and name == "before" else None
     precision = ["--bfloat16"] if name == _peers.BFLOAT16 else []
-    if not (given.built and _product.is_built(folder)):
-        _product.build(network, folder, [*given.build, *precision], older, given.board)
+    if not (settings.built and _product.is_built(folder)):
+        _product.build(network, folder, [*settings.build, *precision], older, settings.board)
     return folder
 
 
 def _check_shapes(outputs: Arrays, reference: Arrays) -> None:
-    found, wanted = ({name: value.shape for name, value in one.items()} for one in (outputs, reference))
-    if found != wanted:
-        raise ValueError(f"its outputs are {found}, and not {wanted}")
+    shapes, expected = ({name: value.shape for name, value in arrays.items()} for arrays in (outputs, reference))
+    if shapes != expected:
+        raise ValueError(f"its outputs are {shapes}, and not {expected}")
 
 
 def difference(outputs: Sequence[Arrays], reference: Sequence[Arrays]) -> dict[str, float]:
     """Return the largest difference, absolute and relative to the largest value of its tensor."""
     from toolchain import tensors
 
-    found = [tensors.compare(one, other, _peers_tables.LIMIT) for one, other in zip(outputs, reference, strict=True)]
+    comparisons = [
+        tensors.compare(output, other, _peers_tables.LIMIT) for output, other in zip(outputs, reference, strict=True)
+    ]
     # JSON knows no infinity, which stands for outputs that are no numbers.
-    return {key: min(max(getattr(one, key) for one in found), sys.float_info.max) for key in ("max_abs", "max_rel")}
+    return {
+        key: min(max(getattr(comparison, key) for comparison in comparisons), sys.float_info.max)
+        for key in ("max_abs", "max_rel")
+    }
 
 
 def agreement(outputs: Sequence[Arrays], reference: Sequence[Arrays]) -> dict[str, float]:
@@ -296,10 +301,12 @@ def agreement(outputs: Sequence[Arrays], reference: Sequence[Arrays]) -> dict[st
     Engines round between integer layers in their own ways, so that single values say little.
     """
     key = next(iter(reference[0]))
-    got, wanted = (np.stack([one[key].ravel() for one in many]).astype(np.float64) for many in (outputs, reference))
-    signal, noise = float(np.sum(wanted**2)), float(np.sum((got - wanted) ** 2))
+    got, expected = (
+        np.stack([arrays[key].ravel() for arrays in many]).astype(np.float64) for many in (outputs, reference)
+    )
+    signal, noise = float(np.sum(expected**2)), float(np.sum((got - expected) ** 2))
     return {
-        "top1_agreement": float(np.mean(got.argmax(axis=1) == wanted.argmax(axis=1))),
+        "top1_agreement": float(np.mean(got.argmax(axis=1) == expected.argmax(axis=1))),
         "snr_db": 10 * math.log10(signal / max(noise, signal * _EXACT)),
     }
 
@@ -312,24 +319,25 @@ def cores_doubt() -> str | None:
     if len(os.sched_getaffinity(0)) < 2:
         return "this process may use one CPU only"
     program = [sys.executable, "-c", "s = 0\nfor i in range(6_000_000): s += i"]
-    one, two = (min(_together(program, count) / count for _ in range(3)) for count in (1, 2))
-    if two < _TWICE * one:
+    single, double = (min(_together(program, count) / count for _ in range(3)) for count in (1, 2))
+    if double < _TWICE * single:
         return None
-    return f"two busy processes take {2 * two / one:.2f} times as long as one: the CPUs share a core, or are throttled"
+    times = 2 * double / single
+    return f"two busy processes take {times:.2f} times as long as one: the CPUs share a core, or are throttled"
 
 
-def _together(words: Sequence[str], count: int) -> float:
+def _together(command: Sequence[str], count: int) -> float:
     start = time.perf_counter()
-    for one in [subprocess.Popen(words) for _ in range(count)]:
-        one.wait()
+    for process in [subprocess.Popen(command) for _ in range(count)]:
+        process.wait()
     return time.perf_counter() - start
 
 
 def cpu_name() -> str:
     """Return what the kernel calls the CPU; its architecture where it does not say."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else os.uname().machine
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else os.uname().machine
 
 
 # --- all networks ------------------------------------------------------------------------------------------------
@@ -344,17 +352,17 @@ def main() -> None:
     doubt = cores_doubt()
     note(f"doubtful: {doubt}" if doubt else "two threads have a core each")
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
-        given = given_by(arguments, Path(folder))
-        rows = {name: attempted(name, given) for name in arguments.networks}
-    found = [one.document() for each in rows.values() for one in each]
+        settings = settings_of(arguments, Path(folder))
+        rows = {name: attempted(name, settings) for name in arguments.networks}
+    results = [result.document() for each in rows.values() for result in each]
     if len(rows) > 1:
-        print("\n\n".join(_peers_tables.by_condition(found)))
+        print("\n\n".join(_peers_tables.by_condition(results)))
     if arguments.footprint:
-        print(f"\n{_peers_tables.footprint_table(found)}")
+        print(f"\n{_peers_tables.footprint_table(results)}")
     if arguments.json:
-        arguments.json.write_text(json.dumps(document(found, given, doubt), indent=2) + "\n", encoding="utf-8")
-    wrong = {one["name"] for one in found if not _peers_tables.right(one["outputs"].get("ours", {}))}
-    missing = [name for name, each in rows.items() if len(each) < len(given.conditions)]
+        arguments.json.write_text(json.dumps(document(results, settings, doubt), indent=2) + "\n", encoding="utf-8")
+    wrong = {result["name"] for result in results if not _peers_tables.right(result["outputs"].get("ours", {}))}
+    missing = [name for name, each in rows.items() if len(each) < len(settings.conditions)]
     if wrong or missing:
         sys.exit(f"wrong outputs: {', '.join(sorted(wrong)) or 'none'}; not measured: {', '.join(missing) or 'none'}")
 
@@ -367,38 +375,38 @@ def markdown(path: Path) -> str:
         sys.exit(f"{path} is not a file of --json: {fault!r}")
 
 
-def attempted(name: str, given: Given) -> list[Measured]:
+def attempted(name: str, settings: Settings) -> list[Measured]:
     """Measure a network and print its rows; what fails is named on the standard error, and its rows are missing."""
     from toolchain.errors import ToolchainError
 
     note(f"--- {name}")
-    found: list[Measured] = []
+    results: list[Measured] = []
     try:
-        for one in measured(name, given):
-            found.append(one)
-            note(f"{one.condition}\n{_peers_tables.table([one.document()])}")
+        for result in measured(name, settings):
+            results.append(result)
+            note(f"{result.condition}\n{_peers_tables.table([result.document()])}")
     except ToolchainError as fault:
         note("\n".join(filter(None, (fault.message, fault.details, fault.hint))))
     except (RuntimeError, OSError) as fault:
         note(f"{name} is not measured: {fault}")
-    if len(found) == len(given.conditions):
-        print("\n\n".join(_peers_tables.by_condition([one.document() for one in found])) + "\n", flush=True)
-    return found
+    if len(results) == len(settings.conditions):
+        print("\n\n".join(_peers_tables.by_condition([result.document() for result in results])) + "\n", flush=True)
+    return results
 
 
-def document(found: Sequence[dict[str, Any]], given: Given, doubt: str | None) -> dict[str, Any]:
+def document(results: Sequence[dict[str, Any]], settings: Settings, doubt: str | None) -> dict[str, Any]:
     """Return everything as JSON's types."""
     return {
         "schema_version": 3,
         "cpu": cpu_name(),
         "cpus": len(os.sched_getaffinity(0)),
-        "threads": given.threads,
+        "threads": settings.threads,
         "doubt": doubt,
         "versions": _peers.versions(),
         "geometric_means": {
-            condition: _peers_tables.geometric_means(each) for condition, each in _peers_tables.grouped(found).items()
+            condition: _peers_tables.geometric_means(each) for condition, each in _peers_tables.grouped(results).items()
         },
-        "networks": found,
+        "networks": results,
     }
 
 
@@ -432,29 +440,29 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--work", type=Path, help="keep models and bundles in this folder")
     parser.add_argument("--built", action="store_true", help="use the bundles that --work has, of whatever version")
     arguments = parser.parse_args()
-    for name, least in (("threads", 1), ("rounds", 1), ("busy", 0), ("quota", 1), ("slow", 1)):
-        if any(value < least for value in np.atleast_1d(getattr(arguments, name))):
-            parser.error(f"--{name} is at least {least}")
+    for name, minimum in (("threads", 1), ("rounds", 1), ("busy", 0), ("quota", 1), ("slow", 1)):
+        if any(value < minimum for value in np.atleast_1d(getattr(arguments, name))):
+            parser.error(f"--{name} is at least {minimum}")
     if arguments.before and not (arguments.before / ".venv" / "bin" / "toolchain").exists():
         parser.error(f"{arguments.before} has no .venv/bin/toolchain: run `make setup` there")
     arguments.networks = networks.named(arguments.networks)
     return arguments
 
 
-def given_by(arguments: argparse.Namespace, folder: Path) -> Given:
+def settings_of(arguments: argparse.Namespace, folder: Path) -> Settings:
     """Take what the user asked for from the command line; `folder` is where files go by default."""
     work = (arguments.work or folder).resolve()
     work.mkdir(parents=True, exist_ok=True)
     build = ["--records", arguments.records] if arguments.records else []
     build += ["--no-records"] if arguments.no_records else []
-    build += [word for name in arguments.without for word in ("--without", name)]
+    build += [argument for name in arguments.without for argument in ("--without", name)]
     if arguments.peers:
         sys.path.insert(0, str(arguments.peers.resolve()))
     chosen = dict.fromkeys([*(arguments.engine or _peers.PEERS), "ort"])
     present = _peers.versions()
-    for name in [one for one in chosen if one not in present]:
+    for name in [engine for engine in chosen if engine not in present]:
         note(f"{_peers.TITLES[name]} is left out, as it is not installed; see --help")
-    return Given(
+    return Settings(
         threads=arguments.threads,
         rounds=arguments.rounds,
         conditions=[
@@ -468,7 +476,7 @@ def given_by(arguments: argparse.Namespace, folder: Path) -> Given:
         bfloat16=arguments.bfloat16,
         board=arguments.board,
         build=build,
-        engines=[one for one in chosen if one in present],
+        engines=[engine for engine in chosen if engine in present],
         work=work,
         built=arguments.built,
     )

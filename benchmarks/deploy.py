@@ -59,15 +59,15 @@ def uploads(server: sshd.Server, folder: Path) -> dict[str, Any]:
 
     def sftp() -> None:
         (folder / "theirs").unlink(missing_ok=True)
-        words = ["sftp", "-q", "-b", "-", "-P", str(server.port), "-i", str(server.key_file)]
-        words += ["-o", f"UserKnownHostsFile={server.known_hosts}", f"{server.user}@{server.address}"]
-        subprocess.run(words, input=f"put {source} {folder}/theirs\n", text=True, check=True, capture_output=True)
+        command = ["sftp", "-q", "-b", "-", "-P", str(server.port), "-i", str(server.key_file)]
+        command += ["-o", f"UserKnownHostsFile={server.known_hosts}", f"{server.user}@{server.address}"]
+        subprocess.run(command, input=f"put {source} {folder}/theirs\n", text=True, check=True, capture_output=True)
 
     ours()
     sftp()
     took = _ab.in_turns({"ours": lambda: seconds(ours), "sftp": lambda: seconds(sftp)}, _ROUNDS)
     return {
-        **{f"{name}_mib_s": _SIZE_MIB / statistics.median(one) for name, one in took.items()},
+        **{f"{name}_mib_s": _SIZE_MIB / statistics.median(times) for name, times in took.items()},
         "rate_ratio": _ab.ratio(*([[value] for value in took[name]] for name in ("sftp", "ours"))),
     }
 
@@ -76,13 +76,13 @@ def redeploys(server: sshd.Server, folder: Path) -> dict[str, object]:
     """Deploy MobileNet, then the same again, then with other weights."""
     device = ["--board", "x86_64", "--host", server.host, "-i", server.key_file]
     device += ["--known-hosts", server.known_hosts, "--root", folder / "device", "--budget", 0, "--json", "-"]
-    found = {}
+    reports = {}
     for name, source in (("first", "a"), ("unchanged", "a"), ("new params", "b")):
         if not (folder / source).exists():
-            toolchain("build", "mobilenet", "--board", "x86_64", "--seed", len(found), "-o", folder / source)
+            toolchain("build", "mobilenet", "--board", "x86_64", "--seed", len(reports), "-o", folder / source)
         report = json.loads(toolchain("deploy", folder / source, *device).out)
-        found[name] = {"deploy_s": report["stages_s"]["deploy"], **report["transfer"]}
-    return found
+        reports[name] = {"deploy_s": report["stages_s"]["deploy"], **report["transfer"]}
+    return reports
 
 
 def main() -> None:

@@ -47,17 +47,17 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=100)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--work", type=Path, help="keep models, data and packages in this folder, which is new")
-    given = parser.parse_args()
+    options = parser.parse_args()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
-        work = (given.work or Path(folder)).resolve()
-        for name in given.names or CASES:
-            prepared = _prepared(name, work / name, given.samples)
-            for board in given.board or ["local", "vta-sim"]:
+        work = (options.work or Path(folder)).resolve()
+        for name in options.names or CASES:
+            prepared = _prepared(name, work / name, options.samples)
+            for board in options.board or ["local", "vta-sim"]:
                 rows += _on_board(CASES[name], prepared, board)
     print(_table(rows))
-    if given.json:
-        given.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
 
 
 def _prepared(name: str, folder: Path, count: int) -> Path:
@@ -100,23 +100,23 @@ def _on_board(case: Case, folder: Path, board: str) -> list[dict[str, Any]]:
             continue  # VTA has integers alone
         package = folder / f"{name}-{title}"
         _run("build", file, "--board", name, "-o", package, "--toolchain", "host")
-        words = ["--data", folder / "data", "--metric", case.metric, "--model", folder / "float.onnx"]
-        words += ["--compiled", file] if title == "int8" else []
-        words += ["--host", host] if host else []
-        found = _run("evaluate", package, *words, "--board", name, "--root", folder / "root", as_json=True)
-        rows.append({"network": folder.name, "metric": case.metric, "board": name, "build": title, "report": found})
+        arguments = ["--data", folder / "data", "--metric", case.metric, "--model", folder / "float.onnx"]
+        arguments += ["--compiled", file] if title == "int8" else []
+        arguments += ["--host", host] if host else []
+        report = _run("evaluate", package, *arguments, "--board", name, "--root", folder / "root", as_json=True)
+        rows.append({"network": folder.name, "metric": case.metric, "board": name, "build": title, "report": report})
         print(_table(rows[-1:]), file=sys.stderr, flush=True)
     return rows
 
 
-def _run(*words: object, as_json: bool = False) -> Any:
+def _run(*arguments: object, as_json: bool = False) -> Any:
     program = Path(sys.executable).with_name("toolchain")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
-    command = [str(program), *map(str, words), *(["--json"] if as_json else [])]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment, cwd=HERE)
-    if done.returncode:
-        raise SystemExit(f"toolchain {words[0]} failed: {done.stderr.strip()[-1000:]}")
-    return json.loads(done.stdout) if as_json else None
+    command = [str(program), *map(str, arguments), *(["--json"] if as_json else [])]
+    completed = subprocess.run(command, check=False, capture_output=True, text=True, env=environment, cwd=HERE)
+    if completed.returncode:
+        raise SystemExit(f"toolchain {arguments[0]} failed: {completed.stderr.strip()[-1000:]}")
+    return json.loads(completed.stdout) if as_json else None
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> str:
@@ -127,11 +127,11 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
         report = row["report"]
         sides = {side["name"]: side for side in report["sides"]}
         first, *_ = report["comparisons"]
-        own = [one for one in report["comparisons"] if one["first"] == "compiled"]
-        shown = [row["network"], row["metric"], row["board"], row["build"], str(report["data"]["samples"])]
-        shown += [f"{sides[side]['value']:.4g}" for side in ("reference", "device")]
-        shown += [_loss(first), _loss(own[0]) if own else "-"]
-        lines.append(shown)
+        compiled = [comparison for comparison in report["comparisons"] if comparison["first"] == "compiled"]
+        cells = [row["network"], row["metric"], row["board"], row["build"], str(report["data"]["samples"])]
+        cells += [f"{sides[side]['value']:.4g}" for side in ("reference", "device")]
+        cells += [_loss(first), _loss(compiled[0]) if compiled else "-"]
+        lines.append(cells)
     return str(Table(lines))
 
 
@@ -142,11 +142,11 @@ def _loss(comparison: dict[str, Any]) -> str:
 # --- what is drawn -----------------------------------------------------------------------------------------------
 
 
-def _word(random: np.random.Generator, size: tuple[int, int], most: int) -> tuple[Image.Image, tuple[int, ...]]:
+def _word(random: np.random.Generator, size: tuple[int, int], largest: int) -> tuple[Image.Image, tuple[int, ...]]:
     """Draw a word on a picture of some width and height; return where it is."""
     width, height = size
     image = Image.new("RGB", size, tuple(map(int, random.integers(150, 256, 3))))
-    draw, font = ImageDraw.Draw(image), ImageFont.load_default(int(random.integers(most // 2, most)))
+    draw, font = ImageDraw.Draw(image), ImageFont.load_default(int(random.integers(largest // 2, largest)))
     text = "".join(random.choice(list(_LETTERS), random.integers(5, 9)))
     left, top, right, bottom = map(int, draw.textbbox((0, 0), text, font=font))
     x = int(random.integers(-left, max(1 - left, width - right)))
@@ -175,7 +175,9 @@ def _tone(random: np.random.Generator, shape: Sequence[int]) -> Drawn:
     note = int(random.integers(45, 80))
     times = np.arange(shape[1]) / _RATE
     pitch = 440 * 2 ** ((note - 69) / 12) * (1 + _DRIFT / 100 * random.standard_normal())
-    sound = sum(np.sin(2 * np.pi * pitch * part * times + random.uniform(0, 6)) / part for part in range(1, 6))
+    sound = sum(
+        np.sin(2 * np.pi * pitch * harmonic * times + random.uniform(0, 6)) / harmonic for harmonic in range(1, 6)
+    )
     sound = 0.2 * sound * np.exp(-times * 2) + random.normal(0, 0.003, len(times))
     return sound.astype(np.float32).reshape(shape), np.asarray(note)
 
@@ -185,12 +187,12 @@ def _tone(random: np.random.Generator, shape: Sequence[int]) -> Drawn:
 
 def overlap(outputs: dict[str, np.ndarray], target: Any) -> tuple[float, str]:
     """Score a detector of text: the intersection over union of the pixels that it finds and the word's box."""
-    found = next(iter(outputs.values()))[0, 0] > _CERTAIN
+    pixels = next(iter(outputs.values()))[0, 0] > _CERTAIN
     left, top, right, bottom = target["box"]
-    box = np.zeros_like(found)
+    box = np.zeros_like(pixels)
     box[top:bottom, left:right] = True
-    union = np.count_nonzero(found | box)
-    return float(np.count_nonzero(found & box) / max(union, 1)), f"{np.count_nonzero(found)} pixels"
+    union = np.count_nonzero(pixels | box)
+    return float(np.count_nonzero(pixels & box) / max(union, 1)), f"{np.count_nonzero(pixels)} pixels"
 
 
 def note(outputs: dict[str, np.ndarray], target: Any) -> tuple[float, str]:

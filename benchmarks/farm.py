@@ -40,23 +40,23 @@ def sleeper(kind: board.Board, folder: Path, nap_s: float = SLEEP_S) -> Path:
     """Compile the kernel for a board; it sleeps for so many seconds."""
     driver = cross.choose(kind, "host")
     (folder / "sleep.c").write_text(CODE)
-    words = [driver.compiler, "-shared", "-fPIC", f"-DNAP_MS={nap_s * 1000:.0f}", "-x", "c", folder / "sleep.c"]
-    driver.run([*words, "-o", folder / "sleep.so"])
+    command = [driver.compiler, "-shared", "-fPIC", f"-DNAP_MS={nap_s * 1000:.0f}", "-x", "c", folder / "sleep.c"]
+    driver.run([*command, "-o", folder / "sleep.so"])
     return folder / "sleep.so"
 
 
-def measured(places: list[ServerPlace], library: Path, trials: int) -> dict[str, Any]:
+def measured(servers: list[ServerPlace], library: Path, trials: int) -> dict[str, Any]:
     """Measure the same trial many times; returns seconds."""
     trial = Trial(library, (TensorArg("float32", (4,)),), "sleep")
-    with MeasurePool(places, Options(number=1, repeat=1, min_repeat_ms=0)) as pool:
+    with MeasurePool(servers, Options(number=1, repeat=1, min_repeat_ms=0)) as pool:
         start = time.monotonic()
-        found = pool.measure([trial] * trials)
+        results = pool.measure([trial] * trials)
         seconds = time.monotonic() - start
-    failed = [one.error for one in found if not one.samples_s]
+    failed = [result.error for result in results if not result.samples_s]
     if failed:
         raise SystemExit(f"{len(failed)} trials failed: {failed[0]}")
-    asleep = trials * RUNS * SLEEP_S / len(places)
-    return {"boards": len(places), "trials": trials, "seconds": seconds, "lost": 1 - asleep / seconds}
+    asleep = trials * RUNS * SLEEP_S / len(servers)
+    return {"boards": len(servers), "trials": trials, "seconds": seconds, "lost": 1 - asleep / seconds}
 
 
 def main() -> None:
@@ -66,25 +66,25 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=60)
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    kind = board.load(given.board).resolved()
+    options = parser.parse_args()
+    kind = board.load(options.board).resolved()
     rows = []
-    with tempfile.TemporaryDirectory() as folder, leases.lease(kind.name, who="benchmark") as held:
+    with tempfile.TemporaryDirectory() as folder, leases.lease(kind.name, who="benchmark") as lease:
         library = sleeper(kind, Path(folder))
-        places = [
-            ServerPlace(one.name, partial(held.dial, one.name), one.key, kind.machine, one.emulated)
-            for one in held.boards
+        servers = [
+            ServerPlace(entry.name, partial(lease.dial, entry.name), entry.key, kind.machine, entry.emulated)
+            for entry in lease.boards
         ]
-        for _ in range(given.turns):
-            rows += [measured(some, library, given.trials) for some in (places[:1], places)]
-    for one in rows:
+        for _ in range(options.turns):
+            rows += [measured(some, library, options.trials) for some in (servers[:1], servers)]
+    for row in rows:
         print(
-            f"{one['boards']} board(s): {one['trials']} trials in {one['seconds']:.2f} s, {one['lost']:.1%} of it lost"
+            f"{row['boards']} board(s): {row['trials']} trials in {row['seconds']:.2f} s, {row['lost']:.1%} of it lost"
         )
-    alone, together = (min(one["seconds"] for one in rows if one["boards"] == n) for n in (1, len(places)))
-    print(f"speed-up {alone / together:.2f}")
-    if given.json:
-        given.json.write_text(json.dumps({"runs": rows, "speed_up": alone / together}, indent=2))
+    single, together = (min(row["seconds"] for row in rows if row["boards"] == n) for n in (1, len(servers)))
+    print(f"speed-up {single / together:.2f}")
+    if options.json:
+        options.json.write_text(json.dumps({"runs": rows, "speed_up": single / together}, indent=2))
 
 
 if __name__ == "__main__":

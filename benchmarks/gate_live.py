@@ -45,11 +45,11 @@ _FOUND = 0.95
 _VERDICTS = {0: "pass", 6: "regression", 7: "inconclusive"}
 
 
-def program(*words: object, before: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+def program(*arguments: object, before: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
     """Run the toolchain, with some words in front of its command line."""
     call = "import sys; from toolchain.cli import main; sys.argv[0] = 'toolchain'; main()"
     return subprocess.run(
-        [*before, sys.executable, "-c", call, *map(str, words)], check=False, capture_output=True, text=True
+        [*before, sys.executable, "-c", call, *map(str, arguments)], check=False, capture_output=True, text=True
     )
 
 
@@ -65,17 +65,17 @@ def slowed(model: str, base: Bundle, records: Path, folder: Path) -> tuple[Bundl
     Returns:
         What was built, and how much slower it is.
     """
-    print(f"measured against itself, the base is {told(truth(base, base, folder / 'truth'))} slower", flush=True)
-    taken: list[Record] = []
+    print(f"measured against itself, the base is {rendered(truth(base, base, folder / 'truth'))} slower", flush=True)
+    slower: list[Record] = []
     reached = 0.0
-    for number, one in enumerate(worse(records, calm_median_s(base, folder / "median"))[:_BUILDS]):
-        made = built(model, [*taken, one], folder / f"slower-{number}")
-        found = truth(base, made, folder / f"truth-{number}")
-        print(f"with worse schedules of {len(taken) + 1} layers it is {told(found)} slower", flush=True)
-        if found.low >= _LEAST and found.high <= _MOST:
-            return made, found
-        if reached < found.value and found.low < _LEAST:
-            taken, reached = [*taken, one], found.value
+    for number, record in enumerate(worse(records, calm_median_s(base, folder / "median"))[:_BUILDS]):
+        release = built(model, [*slower, record], folder / f"slower-{number}")
+        change = truth(base, release, folder / f"truth-{number}")
+        print(f"with worse schedules of {len(slower) + 1} layers it is {rendered(change)} slower", flush=True)
+        if change.low >= _LEAST and change.high <= _MOST:
+            return release, change
+        if reached < change.value and change.low < _LEAST:
+            slower, reached = [*slower, record], change.value
     raise SystemExit("no schedule is 5 to 7 % slower; give the records of a longer tuning run")
 
 
@@ -83,7 +83,7 @@ def built(model: str, records: list[Record], folder: Path) -> Bundle:
     """Build the model with these records, and with the toolchain's own for other layers."""
     folder.mkdir()
     file = folder / "records.jsonl"
-    file.write_bytes(encode([replace(one, verdict="faster") for one in records]))  # a build takes winners alone
+    file.write_bytes(encode([replace(record, verdict="faster") for record in records]))  # a build takes winners alone
     kind = board.load("local").resolved()
     request = BuildRequest(Model(model, {}, inputs.Source()), kind, toolchain="host", records=file)
     return BundleSource(request).build(folder / "bundle")
@@ -91,16 +91,16 @@ def built(model: str, records: list[Record], folder: Path) -> Bundle:
 
 def worse(records: Path, median_s: float) -> list[Record]:
     """Return a trial of each layer that lost a few per cent of the whole run, those that lost most first."""
-    found = RecordFile(records).read()
+    trial_records = RecordFile(records).read()
     by_layer: dict[str, list[Record]] = collections.defaultdict(list)
-    for key in found.keys:
-        for one in found.of(key):
-            if one.samples_s and one.trace.startswith("{"):
-                by_layer[one.workload].append(one)
+    for key in trial_records.keys:
+        for record in trial_records.of(key):
+            if record.samples_s and record.trace.startswith("{"):
+                by_layer[record.workload].append(record)
     lost: dict[float, Record] = {}
     for trials in by_layer.values():
-        best = min(one.latency_s for one in trials)
-        shares = {(one.latency_s - best) / median_s: one for one in trials}
+        best = min(trial.latency_s for trial in trials)
+        shares = {(trial.latency_s - best) / median_s: trial for trial in trials}
         nearest = min(shares, key=lambda share: abs(share - _LOSS))
         lost[nearest] = shares[nearest]
     return [lost[share] for share in sorted(lost, reverse=True)]
@@ -109,78 +109,82 @@ def worse(records: Path, median_s: float) -> list[Record]:
 def truth(base: Bundle, other: Bundle, folder: Path) -> stats.Estimate:
     """Measure how much slower a bundle is in many rounds that nothing preempts."""
     calls = {}
-    for name, made in (("base", base), ("other", other)):
+    for name, release in (("base", base), ("other", other)):
         (folder / name).mkdir(parents=True)
-        setup = rounds.prepared(made, rounds.KINDS["calm"], _TRUTH_MS, folder / name)
+        setup = rounds.prepared(release, rounds.KINDS["calm"], _TRUTH_MS, folder / name)
         calls[name] = partial(rounds.turn, setup, time.monotonic(), 0)
-    found = _ab.in_turns(calls, _TRUTH_ROUNDS)
-    medians = ([[one.median_us * 1000] for one in found[name]] for name in ("other", "base"))
+    turns = _ab.in_turns(calls, _TRUTH_ROUNDS)
+    medians = ([[round_.median_us * 1000] for round_ in turns[name]] for name in ("other", "base"))
     return stats.estimate(stats.log_ratios(*medians), 0.95).change()
 
 
-def calm_median_s(made: Bundle, folder: Path) -> float:
+def calm_median_s(release: Bundle, folder: Path) -> float:
     """Return what a run takes."""
     folder.mkdir()
-    return rounds.turn(rounds.prepared(made, rounds.KINDS["calm"], _TRUTH_MS, folder), 0, 0).median_us / 1e6
+    return rounds.turn(rounds.prepared(release, rounds.KINDS["calm"], _TRUTH_MS, folder), 0, 0).median_us / 1e6
 
 
-def told(found: stats.Estimate) -> str:
+def rendered(change: stats.Estimate) -> str:
     """Render a change."""
-    return f"{found.value:.2%} ({found.low:.2%} to {found.high:.2%})"
+    return f"{change.value:.2%} ({change.low:.2%} to {change.high:.2%})"
 
 
 def gates(folder: Path, name: str, count: int, before: Sequence[str]) -> list[dict[str, Any]]:
     """Run so many gates of a package, one after the other, and return what each said."""
-    found = []
+    rows = []
     for number in range(count):
         began = time.monotonic()
         report = folder / f"{name}-{number}.json"
-        words = ("gate", folder / f"{name}.tar", "--base", folder / "base.tar", "--threads", 1, "--json", report)
-        done = program(*words, "--root", folder / "root", before=before)
+        arguments = ("gate", folder / f"{name}.tar", "--base", folder / "base.tar", "--threads", 1, "--json", report)
+        completed = program(*arguments, "--root", folder / "root", before=before)
         seconds = time.monotonic() - began
-        if done.returncode not in _VERDICTS:
-            raise SystemExit(f"the gate ended with {done.returncode}\n{done.stderr}")
-        said = json.loads(report.read_text(encoding="utf-8"))
-        one = {"verdict": _VERDICTS[done.returncode], "rounds": len(said["rounds"]), "seconds": round(seconds, 1)}
-        found.append({**one, "change": said["quantities"][0]["change"]})
-        print(f"{name} {number + 1}/{count}: {' '.join(map(str, one.values()))}", flush=True)
-    return found
+        if completed.returncode not in _VERDICTS:
+            raise SystemExit(f"the gate ended with {completed.returncode}\n{completed.stderr}")
+        document = json.loads(report.read_text(encoding="utf-8"))
+        row = {
+            "verdict": _VERDICTS[completed.returncode],
+            "rounds": len(document["rounds"]),
+            "seconds": round(seconds, 1),
+        }
+        rows.append({**row, "change": document["quantities"][0]["change"]})
+        print(f"{name} {number + 1}/{count}: {' '.join(map(str, row.values()))}", flush=True)
+    return rows
 
 
-def summed(found: list[dict[str, Any]]) -> dict[str, Any]:
+def summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Count verdicts, and say how long a gate took."""
-    counts = collections.Counter(one["verdict"] for one in found)
-    seconds = sorted(one["seconds"] for one in found)
+    counts = collections.Counter(row["verdict"] for row in rows)
+    seconds = sorted(row["seconds"] for row in rows)
     return {**{name: counts[name] for name in _VERDICTS.values()}, "median_s": seconds[len(seconds) // 2]}
 
 
-def packed(made: Bundle, path: Path) -> Path:
+def packed(release: Bundle, path: Path) -> Path:
     """Make a package of a bundle."""
     path.unlink(missing_ok=True)
-    bundle.pack(made, path)
+    bundle.pack(release, path)
     return path
 
 
-def prepared(given: argparse.Namespace, folder: Path) -> None:
+def prepared(options: argparse.Namespace, folder: Path) -> None:
     """Make the three packages, and note how much slower the slower one is."""
-    base = rounds.built(given.model, folder)
-    records = given.records or folder / "tuned.jsonl"
-    if not given.records:
-        program("tune", given.model, "--trials", _TRIALS, "--records", records, "--no-compare")
-    slower, change = slowed(given.model, base, records, folder)
+    base = rounds.built(options.model, folder)
+    records = options.records or folder / "tuned.jsonl"
+    if not options.records:
+        program("tune", options.model, "--trials", _TRIALS, "--records", records, "--no-compare")
+    slower, change = slowed(options.model, base, records, folder)
     packed(base, folder / "base.tar")
     packed(padded(base, folder / "padded"), folder / "same.tar")
     packed(slower, folder / "slower.tar")
     (folder / _TRUTH).write_text(json.dumps(asdict(change)), encoding="utf-8")
 
 
-def measured(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
+def measured(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Run the gates; packages that were made before serve again."""
     if not (folder / _TRUTH).exists():
-        prepared(given, folder)
+        prepared(options, folder)
     change = json.loads((folder / _TRUTH).read_text(encoding="utf-8"))
-    same, slower = (gates(folder, name, getattr(given, name), given.before.split()) for name in ("same", "slower"))
-    return {"model": given.model, "before": given.before, "slower_by": change, "same": same, "slower": slower}
+    same, slower = (gates(folder, name, getattr(options, name), options.before.split()) for name in ("same", "slower"))
+    return {"model": options.model, "before": options.before, "slower_by": change, "same": same, "slower": slower}
 
 
 def main() -> None:
@@ -193,16 +197,16 @@ def main() -> None:
     parser.add_argument("--work", type=Path)
     parser.add_argument("--before", default="", help="words in front of the command, such as `chrt --fifo 10`")
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
-        folder = given.work or Path(name)
+        folder = options.work or Path(name)
         folder.mkdir(parents=True, exist_ok=True)
-        found = measured(given, folder)
-    same, slower = (summed(found[name]) for name in ("same", "slower"))
-    print(f"equal packages: {same}\n{found['slower_by']['value']:.1%} slower: {slower}")
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    if same["regression"] or slower["regression"] < _FOUND * given.slower:
+        results = measured(options, folder)
+    same, slower = (summed(results[name]) for name in ("same", "slower"))
+    print(f"equal packages: {same}\n{results['slower_by']['value']:.1%} slower: {slower}")
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    if same["regression"] or slower["regression"] < _FOUND * options.slower:
         sys.exit(1)
 
 

@@ -68,40 +68,40 @@ def pair(medians: NDArray[np.float64], start: int, rounds: int) -> NDArray[np.fl
 def rates(noise: str, medians: NDArray[np.float64], change: float, pairs: int, rule: Rule) -> Rates:
     """Judge pairs of one recording."""
     rounds = rule.looks[-1] + rule.confirming
-    verdicts, drawn = [], 0
+    verdicts, rounds_used = [], 0
     for start in np.linspace(0, len(medians) - 2 * rounds, pairs).astype(int).tolist():
-        left = (pair(medians, start, rounds) + math.log1p(change)).tolist()[::-1]
-        verdicts.append(rule.decide(left.pop).verdict)
-        drawn += rounds - len(left)
-    shares = (verdicts.count(one) / pairs for one in (Verdict.REGRESSION, Verdict.PASS, Verdict.INCONCLUSIVE))
-    return Rates(noise, change, pairs, *shares, drawn / pairs)
+        remaining = (pair(medians, start, rounds) + math.log1p(change)).tolist()[::-1]
+        verdicts.append(rule.decide(remaining.pop).verdict)
+        rounds_used += rounds - len(remaining)
+    shares = (verdicts.count(verdict) / pairs for verdict in (Verdict.REGRESSION, Verdict.PASS, Verdict.INCONCLUSIVE))
+    return Rates(noise, change, pairs, *shares, rounds_used / pairs)
 
 
-def faults(found: Sequence[Rates], sd: float) -> list[str]:
+def faults(all_rates: Sequence[Rates], sd: float) -> list[str]:
     """Say which rates of one kind of noise are beyond their limits.
 
     Args:
-        found: The rates.
+        all_rates: The rates.
         sd: Standard deviation of the logarithms of the rounds.
     """
-    by_change = {one.change: one for one in found}
+    by_change = {entry.change: entry for entry in all_rates}
     same, slower, calm = by_change.get(0.0), by_change.get(_JUDGED), sd <= CALM_SD
     limits = []
     if same:
         limits.append((same.regression > ALARMS, f"{same.regression:.1%} alarms without a change, limit {ALARMS:.0%}"))
     if slower:
-        most = PASSED if calm else PASSED_NOISY
-        limits.append((slower.passed > most, f"{slower.passed:.1%} of +5 % passed, limit {most:.0%}"))
+        limit = PASSED if calm else PASSED_NOISY
+        limits.append((slower.passed > limit, f"{slower.passed:.1%} of +5 % passed, limit {limit:.0%}"))
         limits.append((calm and slower.regression < FOUND, f"{slower.regression:.1%} of +5 % found, limit {FOUND:.0%}"))
-    return [f"{found[0].noise}: {text}" for beyond, text in limits if beyond]
+    return [f"{all_rates[0].noise}: {text}" for beyond, text in limits if beyond]
 
 
-def table(found: Sequence[Rates]) -> str:
+def table(all_rates: Sequence[Rates]) -> str:
     """Render rates for a terminal."""
     rows = [["noise", "change", "regression", "pass", "inconclusive", "rounds"]]
-    for one in found:
-        shares = (f"{share:.1%}" for share in (one.regression, one.passed, one.inconclusive))
-        rows.append([one.noise, f"{one.change:+.0%}" if one.change else "0", *shares, f"{one.rounds:.1f}"])
+    for entry in all_rates:
+        shares = (f"{share:.1%}" for share in (entry.regression, entry.passed, entry.inconclusive))
+        rows.append([entry.noise, f"{entry.change:+.0%}" if entry.change else "0", *shares, f"{entry.rounds:.1f}"])
     return str(Table(rows))
 
 
@@ -112,19 +112,19 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=1000)
     parser.add_argument("--worst", type=float, default=5.0, help="per cent; the rule's")
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    rule = Rule(worst=given.worst / 100)
+    options = parser.parse_args()
+    rule = Rule(worst=options.worst / 100)
     wrong: list[str] = []
     document: list[dict[str, Any]] = []
-    for kind in given.kinds:
+    for kind in options.kinds:
         recording = _recorded.load(kind)
-        found = [rates(kind, recording.medians, change, given.pairs, rule) for change in CHANGES]
+        all_rates = [rates(kind, recording.medians, change, options.pairs, rule) for change in CHANGES]
         print(f"{kind}: {len(recording.rounds)} rounds of {recording.about['model']}, {recording.spread()}")
-        print(f"{table(found)}\n", flush=True)
-        wrong += faults(found, recording.sd)
-        document.append({**recording.about, "log_sd": recording.sd, "rates": [asdict(one) for one in found]})
-    if given.json:
-        given.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        print(f"{table(all_rates)}\n", flush=True)
+        wrong += faults(all_rates, recording.sd)
+        document.append({**recording.about, "log_sd": recording.sd, "rates": [asdict(entry) for entry in all_rates]})
+    if options.json:
+        options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     if wrong:
         sys.exit("beyond their limits:\n" + "\n".join(wrong))
 

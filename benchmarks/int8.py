@@ -40,7 +40,7 @@ import _product
 import numpy as np
 import onnx
 from _engine import save
-from cpu import Child, Given, cpu_name, in_turns, note
+from cpu import Child, Settings, cpu_name, in_turns, note
 from quantize import picture, quantized_by_onnxruntime
 
 from benchmarks import _ab
@@ -85,12 +85,12 @@ def quantized_by_us(source: Path, target: Path, samples: Sequence[Arrays], min_s
     for number, sample in enumerate(samples):
         np.savez(folder / f"{number}.npz", **sample)
     program = Path(sys.executable).with_name("toolchain")
-    words = [program, "quantize", source, "--for", "cpu", "--calibration", folder, "--min-snr", str(min_snr)]
+    command = [program, "quantize", source, "--for", "cpu", "--calibration", folder, "--min-snr", str(min_snr)]
     start = time.monotonic()
-    done = subprocess.run([*words, "-o", target, "--json"], check=False, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(done.stderr.strip()[-500:])
-    return json.loads(done.stdout) | {"seconds": time.monotonic() - start}
+    completed = subprocess.run([*command, "-o", target, "--json"], check=False, capture_output=True, text=True)
+    if completed.returncode:
+        raise RuntimeError(completed.stderr.strip()[-500:])
+    return json.loads(completed.stdout) | {"seconds": time.monotonic() - start}
 
 
 def fidelity(exact: Probe, file: Path, results: Sequence[str], samples: Sequence[Arrays]) -> dict[str, float]:
@@ -98,10 +98,10 @@ def fidelity(exact: Probe, file: Path, results: Sequence[str], samples: Sequence
     other = Probe(models.load(str(file)).proto, list(results), optimized=False)
     noise, same = Noise(), 0
     for sample in samples:
-        wanted, found = exact.run(sample), other.run(sample)
+        expected, actual = exact.run(sample), other.run(sample)
         for result in results:
-            noise.add(wanted[result], found[result])
-        same += int(wanted[results[0]].argmax() == found[results[0]].argmax())
+            noise.add(expected[result], actual[result])
+        same += int(expected[results[0]].argmax() == actual[results[0]].argmax())
     return {"snr_db": noise.ratio, "first_class": same / len(samples)}
 
 
@@ -112,7 +112,7 @@ def prepared(name: str, work: Path, min_snr: float) -> dict[str, Any]:
         return document
     work.mkdir(parents=True)
     loaded = models.load(str(_peers_networks.obtain(name, work).path))
-    files = {one: work / f"{one}.onnx" for one in ("float", "ours", "folded", "theirs")}
+    files = {kind: work / f"{kind}.onnx" for kind in ("float", "ours", "folded", "theirs")}
     onnx.save(onnx.shape_inference.infer_shapes(simplify.plain(loaded, converters.names())), files["float"])
     floats = models.load(str(files["float"]))
     results, exact = list(floats.output_names), Probe(floats.proto, list(floats.output_names))
@@ -129,28 +129,28 @@ def prepared(name: str, work: Path, min_snr: float) -> dict[str, Any]:
         note(f"ONNX Runtime refuses what its own quantizer made of {name}: {fault.details}")
         row["theirs"] = None
     save(work / "inputs.npz", others[:1])
-    for one in ("float", "ours"):
-        folder = work / f"{one}-ours"
-        _product.build(_peers_networks.obtain(str(files[one]), work), folder)
-        row[f"{one}_params"] = sum(path.stat().st_size for path in folder.rglob("params*"))
+    for kind in ("float", "ours"):
+        folder = work / f"{kind}-ours"
+        _product.build(_peers_networks.obtain(str(files[kind]), work), folder)
+        row[f"{kind}_params"] = sum(path.stat().st_size for path in folder.rglob("params*"))
     (work / _PREPARED).write_text(json.dumps(row), encoding="utf-8")
     return row
 
 
-def measured(name: str, given: Given, min_snr: float) -> dict[str, Any]:
+def measured(name: str, settings: Settings, min_snr: float) -> dict[str, Any]:
     """Measure the files of a network, after `prepared`."""
-    work = given.work / name
+    work = settings.work / name
     row = prepared(name, work, min_snr)
     with contextlib.ExitStack() as stack:
-        inside = Given(**{**vars(given), "work": work})
+        inside = Settings(**{**vars(settings), "work": work})
         children = {}
         engines = [("float", "ours"), ("float", "ort"), ("ours", "ours")] + [("theirs", "ort")] * bool(row["theirs"])
-        for one, engine in engines:
-            file = work / f"{one}.onnx"
-            model = work / f"{one}-ours" if engine == "ours" else file
+        for kind, engine in engines:
+            file = work / f"{kind}.onnx"
+            model = work / f"{kind}-ours" if engine == "ours" else file
             child = Child(engine, model, _peers_networks.obtain(str(file), work), inside)
-            children[f"{one} {engine}"] = stack.enter_context(child)
-        turns = in_turns(children, given.rounds)
+            children[f"{kind} {engine}"] = stack.enter_context(child)
+        turns = in_turns(children, settings.rounds)
     seconds = {key: [[value / 1000 for value in turn] for turn in each] for key, each in turns.items()}
     row["ms"] = {key: float(np.median([np.median(turn) for turn in each])) for key, each in turns.items()}
     row["speedup"] = _ab.ratio(seconds["float ours"], seconds["ours ours"])
@@ -164,8 +164,8 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     head += ["MB float32", "MB int8", "float32 ms", "int8 ms", "ORT float32", "ORT int8", "speed-up", "ours/ORT int8"]
     lines = [head]
     for row in rows:
-        kept, layers = len(row["report"]["kept"]), len(row["report"]["layers"])
-        sides = [row[one] for one in ("ours", "theirs")]
+        in_float, layers = len(row["report"]["kept"]), len(row["report"]["layers"])
+        sides = [row[side] for side in ("ours", "theirs")]
         is_classifier, against = row["network"] in CLASSIFIERS, row["against_onnxruntime"]
         times = [row["ms"].get(key) for key in ("float ours", "ours ours", "float ort", "theirs ort")]
         lines.append(
@@ -173,7 +173,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
                 row["network"],
                 *(f"{side['snr_db']:.1f}" if side else "-" for side in sides),
                 *(f"{side['first_class']:.0%}" if side and is_classifier else "-" for side in sides),
-                f"{kept} of {kept + layers}",
+                f"{in_float} of {in_float + layers}",
                 f"{row['report']['seconds']:.0f}",
                 *(f"{row[key] / 1e6:.1f}" for key in ("float_params", "ours_params")),
                 *(f"{ms:.2f}" if ms else "-" for ms in times),
@@ -205,14 +205,14 @@ def main() -> None:
     rows, failed = [], []
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         work = (arguments.work or Path(folder)).resolve()
-        given = Given(arguments.threads, arguments.rounds, work, peers=arguments.peers, engines=["ort"])
+        settings = Settings(arguments.threads, arguments.rounds, work, peers=arguments.peers, engines=["ort"])
         for name in arguments.networks:
             note(f"--- {name}")
             try:
                 if arguments.prepare:
                     prepared(name, work / name, arguments.min_snr)
                     continue
-                rows.append(measured(name, given, arguments.min_snr))
+                rows.append(measured(name, settings, arguments.min_snr))
             except (RuntimeError, ToolchainError) as fault:
                 note(f"{name} is not measured: {fault}")
                 failed.append(name)

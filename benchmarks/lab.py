@@ -118,14 +118,14 @@ def lab(clients: Sequence[Client]) -> Iterator[list[ServerPlace]]:
 
 def cpu_s(pid: int) -> float:
     """Return the CPU time of a process in seconds."""
-    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(words[11]) + int(words[12])) / _TICK
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICK
 
 
 def busy_s() -> float:
     """Return the CPU time that this machine has spent, in seconds."""
-    words = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
-    spent = [int(word) for word in words]
+    fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
+    spent = [int(field) for field in fields]
     return (spent[0] + spent[1] + spent[2] + spent[5] + spent[6]) / _TICK
 
 
@@ -135,13 +135,13 @@ def resident_mb() -> float:
 
 
 @contextlib.contextmanager
-def watched(most: list[float]) -> Iterator[None]:
+def watched(peak_mb: list[float]) -> Iterator[None]:
     """Look for the most memory."""
     ended = threading.Event()
 
     def look() -> None:
         while not ended.wait(_LOOK_S):
-            most[0] = max(most[0], resident_mb())
+            peak_mb[0] = max(peak_mb[0], resident_mb())
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
@@ -152,25 +152,25 @@ def watched(most: list[float]) -> Iterator[None]:
         thread.join()
 
 
-def tuned(count: int, given: argparse.Namespace, library: Path, folder: Path) -> Row:
+def tuned(count: int, options: argparse.Namespace, library: Path, folder: Path) -> Row:
     """Tune on so many boards, once all of them have measured something."""
     kind = board.load("local").resolved()
     backend = Cpu(kind, Cpu.template_names)
-    module = backend.lower(importer.import_model(models.load(given.model)).module)
-    found = kernels.extract(module, backend)
-    trials = round(count * given.seconds / given.candidate)
+    module = backend.lower(importer.import_model(models.load(options.model)).module)
+    tasks = kernels.extract(module, backend)
+    trials = round(count * options.seconds / options.candidate)
     key = Key.of(target_table(backend.target), emulated=True)
     rules = Rules(waited=2.0, unsteady=1e9)
     clients = [Client() for _ in range(count)]
-    with lab(clients) as places, MeasurePool(places, _OPTIONS, rules=rules) as pool:
+    with lab(clients) as servers, MeasurePool(servers, _OPTIONS, rules=rules) as pool:
         pool.measure([Trial(library, (TensorArg("float32", (4,)),), "first")] * (2 * count))
-        plan = Plan(tuner=given.tuner, trials=trials, options=_OPTIONS, pace=pace_for(count, trials // len(found)))
+        plan = Plan(tuner=options.tuner, trials=trials, options=_OPTIONS, pace=pace_for(count, trials // len(tasks)))
         file = RecordFile(folder / f"{count}.jsonl")
-        job = Searching(found, backend, key, file=file, plan=plan, builds=SleepingBuilds(library), measures=pool)
+        job = Searching(tasks, backend, key, file=file, plan=plan, builds=SleepingBuilds(library), measures=pool)
         pids = [client.pid or 0 for client in clients]
-        most = [resident_mb()]
+        peak_mb = [resident_mb()]
         begun = time.monotonic(), time.process_time(), sum(map(cpu_s, pids)), busy_s()
-        with watched(most):
+        with watched(peak_mb):
             job.run()
         ended = time.monotonic(), time.process_time(), sum(map(cpu_s, pids)), busy_s()
     seconds, run_s, clients_s, all_s = (after - before for before, after in zip(begun, ended, strict=True))
@@ -186,12 +186,12 @@ def tuned(count: int, given: argparse.Namespace, library: Path, folder: Path) ->
         run_s * each,
         clients_s * each,
         others_ms,
-        most[0],
+        peak_mb[0],
         waits,
     )
 
 
-def told(row: Row) -> str:
+def rendered(row: Row) -> str:
     """Say what a lab did."""
     waits = ", ".join(f"{name} {seconds:.1f}" for name, seconds in row.waited_s.items())
     return (
@@ -210,19 +210,19 @@ def main() -> None:
     parser.add_argument("--model", default="mlp")
     parser.add_argument("--tuner", default="evolutionary-xgb")
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
+    options = parser.parse_args()
     kind = board.load("local").resolved()
     programs.build(programs.BOARD_SERVER, kind.triple, kind.machine)
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="lab-") as name:
-        library = sleeper(kind, Path(name), given.candidate / RUNS)
-        for count in given.boards:
-            found = tuned(count, given, library, Path(name))
-            alone = next((one.rate / one.boards for one in rows), found.rate / found.boards)
-            rows.append(replace(found, times=found.rate / alone))
-            print(told(rows[-1]), flush=True)
-    if given.json:
-        given.json.write_text(json.dumps([asdict(one) for one in rows], indent=2))
+        library = sleeper(kind, Path(name), options.candidate / RUNS)
+        for count in options.boards:
+            result = tuned(count, options, library, Path(name))
+            single_rate = next((row.rate / row.boards for row in rows), result.rate / result.boards)
+            rows.append(replace(result, times=result.rate / single_rate))
+            print(rendered(rows[-1]), flush=True)
+    if options.json:
+        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=2))
 
 
 if __name__ == "__main__":

@@ -56,28 +56,28 @@ def say(line: str) -> None:
 
 def costed(name: str, kind: Board) -> Row:
     """Return what a network's kernels cost on a board's GPU, without tuning records."""
-    known = third_party.MODELS
-    shapes = {key: tuple(value) for key, value in known[name].shapes.items()} if name in known else {}
-    source = str(third_party.obtain(known[name])) if name in known else name
+    entries = third_party.MODELS
+    shapes = {key: tuple(value) for key, value in entries[name].shapes.items()} if name in entries else {}
+    source = str(third_party.obtain(entries[name])) if name in entries else name
     request = BuildRequest(Model(source, shapes, Source()), kind, tuned=False)
     launches = network.launches(compiler.schedule(request), request.backend.target)
     if kind.gpu is None:
         raise SystemExit(f"board {kind.name} has no GPU that there is a model of")
-    asked = cost.Compiler(cost.root(say), cost.gpu(kind.gpu.name))
-    found = network.network(name, launches, asked, kind.gpu)
-    spills = sum(row.cost.spills * row.launch.items for row in found.rows if row.launch)
+    cost_compiler = cost.Compiler(cost.root(say), cost.gpu(kind.gpu.name))
+    estimate = network.network(name, launches, cost_compiler, kind.gpu)
+    spills = sum(row.cost.spills * row.launch.items for row in estimate.rows if row.launch)
     return {
         "network": name,
         "board": kind.name,
-        "gpu": found.gpu.name,
-        "stamp": found.stamp,
-        "kernels": len(found.rows),
-        "spilling": found.spilling,
-        "refused": found.failed,
+        "gpu": estimate.gpu.name,
+        "stamp": estimate.stamp,
+        "kernels": len(estimate.rows),
+        "spilling": estimate.spilling,
+        "refused": estimate.failed,
         "spills": spills,
-        "load_store": found.load_store,
-        "estimated_ms": found.ms,
-        "published_ncnn_ms": PUBLISHED_MS.get((name, found.gpu.name)),
+        "load_store": estimate.load_store,
+        "estimated_ms": estimate.ms,
+        "published_ncnn_ms": PUBLISHED_MS.get((name, estimate.gpu.name)),
     }
 
 
@@ -92,18 +92,18 @@ def clear(backend: Path) -> None:
             path.unlink()
 
 
-def of_commit(commit: str, words: list[str]) -> list[Row]:
+def of_commit(commit: str, arguments: list[str]) -> list[Row]:
     """Return the rows of a commit's backend, in a copy of this checkout that has it in place of today's."""
     with tempfile.TemporaryDirectory(prefix="mali-before-") as folder:
         copy = Path(folder)
-        for part in ("toolchain", "boards", "docker", "docs", "tests", "benchmarks"):
-            shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("toolchain", "boards", "docker", "docs", "tests", "benchmarks"):
+            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
         clear(copy / BACKEND)
         archive = subprocess.run(["git", "-C", ROOT, "archive", commit, BACKEND], check=True, stdout=subprocess.PIPE)
         leave_out = f"--exclude={BACKEND}/{COSTS}"
         subprocess.run(["tar", "-x", leave_out, "-C", copy], check=True, input=archive.stdout)
         report = copy / "before.json"
-        argv = [sys.executable, "benchmarks/mali.py", *words, "--json", str(report)]
+        argv = [sys.executable, "benchmarks/mali.py", *arguments, "--json", str(report)]
         environment = {**os.environ, "PYTHONPATH": str(copy)}
         subprocess.run(argv, cwd=copy, env=environment, check=True, stdout=sys.stderr)
         rows: list[Row] = json.loads(report.read_text())
@@ -142,18 +142,20 @@ def main() -> None:
     parser.add_argument("--board", action="append", dest="boards", help=f"by default {', '.join(BOARDS)}")
     parser.add_argument("--before", metavar="COMMIT", help="cost the kernels of this commit's backend, too")
     parser.add_argument("--json", type=Path, help="write the rows to a file")
-    asked = parser.parse_args()
-    boards = asked.boards or list(BOARDS)
+    options = parser.parse_args()
+    boards = options.boards or list(BOARDS)
     now = []
-    for name in asked.networks:
+    for name in options.networks:
         for kind in boards:
             say(f"{name} on {kind}")
             now.append(costed(name, board.load(kind).resolved()))
-    words = [*asked.networks, *(word for kind in boards for word in ("--board", kind))]
-    before = of_commit(asked.before, words) if asked.before else []
+    arguments = [*options.networks, *(argument for kind in boards for argument in ("--board", kind))]
+    before = of_commit(options.before, arguments) if options.before else []
     show(now, before)
-    if asked.json:
-        asked.json.write_text(json.dumps([*now, *({**row, "commit": asked.before} for row in before)], indent=2) + "\n")
+    if options.json:
+        options.json.write_text(
+            json.dumps([*now, *({**row, "commit": options.before} for row in before)], indent=2) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -43,11 +43,13 @@ NETWORKS = ("mlp", "squeezenet_v1.1", "mobilenet", "resnet-18")
 CACHE, POCL_CACHE = "EDGE_OPENCL_CACHE", "POCL_CACHE_DIR"
 
 
-def run_once(made: Bundle, program: Program, store: Store, shell: LocalShell, cache: Path | None, scratch: Path) -> Run:
+def run_once(
+    release: Bundle, program: Program, store: Store, shell: LocalShell, cache: Path | None, scratch: Path
+) -> Run:
     """Start the runner once, with kernels kept in a folder or nowhere; PoCL's own cache is empty each time."""
     os.environ[CACHE] = str(cache or "")
     os.environ[POCL_CACHE] = tempfile.mkdtemp(prefix="pocl-", dir=scratch)
-    plan, inputs = Plan(budget_s=0.0, min_runs=1, max_runs=1), verification.samples_of(made).inputs
+    plan, inputs = Plan(budget_s=0.0, min_runs=1, max_runs=1), verification.samples_of(release).inputs
     with store.lock(Owner.here("benchmark")):
         current = bench.current(store, shell.name)
         return bench.measure(current.release(program, deploys.connected(shell, store)), inputs, plan).run
@@ -56,19 +58,24 @@ def run_once(made: Bundle, program: Program, store: Store, shell: LocalShell, ca
 def starts(network: str, kind: board.Board, rounds: int, folder: Path) -> dict[str, Any]:
     """Start a network without and with kept kernels, in turns; medians in milliseconds."""
     job = BundleSource(BuildRequest(Model(network, {}, inputs.Source()), kind))
-    made, program = job.build(folder / "bundle"), device_programs.runner(kind, job.stages)
+    release, program = job.build(folder / "bundle"), device_programs.runner(kind, job.stages)
     os.environ[CACHE] = str(folder / "kernels")
     with LocalShell() as shell:
         store = Store(shell, str(folder / "device"))
-        done = deploys.deploy(made, program, shell, store, keep=1, threads=0)
-        kept = {"without": None, "with": folder / "kernels"}
-        calls = {name: partial(run_once, made, program, store, shell, cache, folder) for name, cache in kept.items()}
+        deployed = deploys.deploy(release, program, shell, store, keep=1, threads=0)
+        caches = {"without": None, "with": folder / "kernels"}
+        calls = {
+            name: partial(run_once, release, program, store, shell, cache, folder) for name, cache in caches.items()
+        }
         runs = _ab.in_turns(calls, rounds)
-    row: dict[str, Any] = {"network": network, "max_rel_diff": done.difference.max_rel if done.difference else None}
-    for name, found in runs.items():
-        row[f"{name}_load_ms"] = statistics.median(run.load_ms for run in found)
-        row[f"{name}_first_ms"] = statistics.median(run.warmup_ns[0] for run in found) / 1e6
-    ready = {name: [[run.load_ms / 1e3 + run.warmup_ns[0] / 1e9] for run in found] for name, found in runs.items()}
+    row: dict[str, Any] = {
+        "network": network,
+        "max_rel_diff": deployed.difference.max_rel if deployed.difference else None,
+    }
+    for name, each in runs.items():
+        row[f"{name}_load_ms"] = statistics.median(run.load_ms for run in each)
+        row[f"{name}_first_ms"] = statistics.median(run.warmup_ns[0] for run in each) / 1e6
+    ready = {name: [[run.load_ms / 1e3 + run.warmup_ns[0] / 1e9] for run in each] for name, each in runs.items()}
     row["ratio"] = _ab.ratio(ready["without"], ready["with"])
     row["run_ms"] = statistics.median(run.samples_ns[0] for run in runs["with"]) / 1e6
     row["peak_mib"] = max(run.peak_rss_kib for run in runs["with"]) / 1024
@@ -79,39 +86,39 @@ def starts(network: str, kind: board.Board, rounds: int, folder: Path) -> dict[s
 def tuning(network: str, board_name: str, trials: int, folder: Path) -> dict[str, Any]:
     """Tune a network, then run it untuned and tuned in turns."""
     program, records = Path(sys.executable).with_name("toolchain"), folder / "records.jsonl"
-    words = [program, "tune", network, "--board", board_name, "--trials", str(trials), "--records", records, "--json"]
+    command = [program, "tune", network, "--board", board_name, "--trials", str(trials), "--records", records, "--json"]
     start = time.monotonic()
-    tuned = json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+    tuned = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     seconds = time.monotonic() - start
-    words = [program, "compare", network, "--board", board_name, "--records", records, "--json"]
-    words += ["--root", folder / "root"]
-    found = json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+    command = [program, "compare", network, "--board", board_name, "--records", records, "--json"]
+    command += ["--root", folder / "root"]
+    comparison = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     return {
         "network": network,
         "trials": tuned["trials"]["total"],
         "valid": tuned["trials"]["ok"],
         "seconds_per_trial": seconds / tuned["trials"]["total"],
         "failed": tuned["trials"]["failed"],
-        "ratio": found["ratio"],
+        "ratio": comparison["ratio"],
     }
 
 
-def told_start(row: dict[str, Any]) -> str:
+def start_line(row: dict[str, Any]) -> str:
     """Return the line of a start."""
     compiling = f"{row['without_load_ms']:.0f} + {row['without_first_ms']:.0f} ms compiling"
-    kept = f"{row['with_load_ms']:.0f} + {row['with_first_ms']:.0f} ms with kept kernels"
+    cached = f"{row['with_load_ms']:.0f} + {row['with_first_ms']:.0f} ms with kept kernels"
     peak = f"peak {row['peak_compiling_mib']:.0f} and {row['peak_mib']:.0f} MiB"
     return (
-        f"{row['network']:16} emulated; error {row['max_rel_diff']:.1e}; load and first run {compiling}, {kept}, "
-        f"{_ab.told(row['ratio'])} times as fast; a run {row['run_ms']:.1f} ms; {peak}"
+        f"{row['network']:16} emulated; error {row['max_rel_diff']:.1e}; load and first run {compiling}, {cached}, "
+        f"{_ab.rendered(row['ratio'])} times as fast; a run {row['run_ms']:.1f} ms; {peak}"
     )
 
 
-def told_tuning(row: dict[str, Any]) -> str:
+def tuning_line(row: dict[str, Any]) -> str:
     """Return the line of a tuning."""
     return (
         f"{row['network']:16} emulated; {row['valid']} of {row['trials']} trials valid, "
-        f"{row['seconds_per_trial']:.2f} s a trial; tuned {_ab.told(row['ratio'])} times as fast"
+        f"{row['seconds_per_trial']:.2f} s a trial; tuned {_ab.rendered(row['ratio'])} times as fast"
     )
 
 
@@ -123,19 +130,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--trials", type=int, default=0)
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    kind = board.load(given.board).resolved()
+    options = parser.parse_args()
+    kind = board.load(options.board).resolved()
     rows = []
-    for network in given.networks:
+    for network in options.networks:
         with tempfile.TemporaryDirectory() as name:
-            rows.append(starts(network, kind, given.rounds, Path(name)))
-        print(told_start(rows[-1]), flush=True)
-        if given.trials:
+            rows.append(starts(network, kind, options.rounds, Path(name)))
+        print(start_line(rows[-1]), flush=True)
+        if options.trials:
             with tempfile.TemporaryDirectory() as name:
-                rows.append(tuning(network, given.board, given.trials, Path(name)))
-            print(told_tuning(rows[-1]), flush=True)
-    if given.json:
-        given.json.write_text(json.dumps(rows, indent=2))
+                rows.append(tuning(network, options.board, options.trials, Path(name)))
+            print(tuning_line(rows[-1]), flush=True)
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=2))
 
 
 if __name__ == "__main__":

@@ -42,12 +42,12 @@ def main() -> None:
         command = [compiled(folder, library), *releases, str(options.threads), str(options.seconds)]
         text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     print("way            runs/s", *(f"{name:>18} p50, p99" for name in options.networks))
-    for way, rate, *times in map(str.split, text.splitlines()):
+    for mode, rate, *times in map(str.split, text.splitlines()):
         pairs = [
             f"{float(low) / 1e3:15.2f} {float(high) / 1e3:8.2f} ms"
             for low, high in zip(*[iter(times)] * 2, strict=True)
         ]
-        print(f"{way:<13} {float(rate):7.1f}", *pairs)
+        print(f"{mode:<13} {float(rate):7.1f}", *pairs)
 
 
 if __name__ == "__main__":

@@ -61,9 +61,9 @@ def delayed(kernel: str) -> Iterator[None]:
         source, waiting = folder / "delay.c", folder / "delay.o"
         source.write_text(_DELAY % (kernel, DELAY_NS), encoding="utf-8")
         subprocess.run(["cc", "-O2", "-fPIC", "-c", source, "-o", waiting], check=True)
-        for one in objects:
-            if Path(one).suffix == ".o":
-                subprocess.run(["objcopy", "--redefine-sym", f"__tvm_ffi_{kernel}=real_kernel", one], check=True)
+        for file in objects:
+            if Path(file).suffix == ".o":
+                subprocess.run(["objcopy", "--redefine-sym", f"__tvm_ffi_{kernel}=real_kernel", file], check=True)
         link(self, output, [*objects, waiting])
 
     with mock.patch.object(cross.HostCross, "link", slower):
@@ -77,10 +77,10 @@ def built(model: str, folder: Path) -> Bundle:
     return BundleSource(request).build(folder)
 
 
-def profiled(made: Bundle, lab: ConnectedDevice, program: programs.Program, wanted: ProfileRequest) -> Profile:
+def profiled(release: Bundle, lab: ConnectedDevice, program: programs.Program, request: ProfileRequest) -> Profile:
     """Profile a bundle on this machine."""
-    side = Side.of(made)
-    return profiling.run(side, _RANDOM, program, lab, wanted, lambda _line: None)
+    side = Side.of(release)
+    return profiling.run(side, _RANDOM, program, lab, request, lambda _line: None)
 
 
 def main() -> None:
@@ -91,52 +91,55 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=50)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--realtime", action="store_true", help="run what is measured before all else (root)")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     kind = board.load("local").resolved()
     program = programs.build(programs.RUNNER, kind.triple, kind.machine)
-    wanted = ProfileRequest(asked.runs, asked.threads)
+    request = ProfileRequest(options.runs, options.threads)
     with tempfile.TemporaryDirectory() as folder, LocalShell() as shell:
         lab = ConnectedDevice(kind, Device("local", "local"), shell, Store(shell, f"{folder}/root"))
-        plain = built(asked.model, Path(folder) / "plain")
-        first = profiled(plain, lab, program, wanted)
+        plain = built(options.model, Path(folder) / "plain")
+        first = profiled(plain, lab, program, request)
         kernel = steadiest(first)
-        print(f"{asked.model}: the delay of {DELAY_NS / 1e6:g} ms is in {kernel}", flush=True)
+        print(f"{options.model}: the delay of {DELAY_NS / 1e6:g} ms is in {kernel}", flush=True)
         with delayed(kernel):
-            slow = built(asked.model, Path(folder) / "slow")
+            slow = built(options.model, Path(folder) / "slow")
         if slow.digest == plain.digest:
             sys.exit("the delay is not in the library")
-        if asked.realtime:
+        if options.realtime:
             os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))
         pairs = [
-            (profiled(plain, lab, program, wanted), profiled(slow, lab, program, wanted)) for _ in range(asked.times)
+            (profiled(plain, lab, program, request), profiled(slow, lab, program, request))
+            for _ in range(options.times)
         ]
-    sys.exit(told(pairs, kernel))
+    sys.exit(report(pairs, kernel))
 
 
-def steadiest(found: Profile) -> str:
+def steadiest(profile: Profile) -> str:
     """Return a kernel that a run calls once, and that takes a while, and always the same."""
-    rows = [row for row in found.rows if row.place and row.calls == 1]
-    least = max(row.ms for row in rows) / 4
-    return min((row for row in rows if row.ms >= least), key=lambda row: (row.high_ms - row.low_ms) / row.ms).kernel
+    rows = [row for row in profile.rows if row.place and row.calls == 1]
+    threshold_ms = max(row.ms for row in rows) / 4
+    return min(
+        (row for row in rows if row.ms >= threshold_ms), key=lambda row: (row.high_ms - row.low_ms) / row.ms
+    ).kernel
 
 
-def told(pairs: Sequence[tuple[Profile, Profile]], kernel: str) -> int:
+def report(pairs: Sequence[tuple[Profile, Profile]], kernel: str) -> int:
     """Print what was found; return how many claims of docs/profile.md do not hold."""
-    both = [one for pair in pairs for one in pair]
+    profiles = [profile for pair in pairs for profile in pair]
     delays = []
     for plain, slow in pairs:
-        rows = [next(row.ms for row in one.rows if row.kernel == kernel) for one in (plain, slow)]
+        rows = [next(row.ms for row in profile.rows if row.kernel == kernel) for profile in (plain, slow)]
         delays.append(rows[1] - rows[0])
         print(f"run {plain.plain_ms:.3f} ms  rows {plain.sum_share:.1%}  watching {plain.hook_share:+.2%}  "
               f"delay {delays[-1]:+.4f} ms", flush=True)  # fmt: skip
     good = sum(abs(delay - DELAY_NS / 1e6) <= 0.03 for delay in delays)
-    sums = sum(0.95 <= one.sum_share <= 1.01 for one in both)
-    hooks = sum(abs(one.hook_share) <= 0.02 for one in both)
+    sums = sum(0.95 <= profile.sum_share <= 1.01 for profile in profiles)
+    hooks = sum(abs(profile.hook_share) <= 0.02 for profile in profiles)
     print(f"delay within 0.03 ms: {good} of {len(delays)}, median {statistics.median(delays):.4f} ms")
-    middle = [statistics.median(getattr(one, name) for one in both) for name in ("sum_share", "hook_share")]
-    print(f"rows 95 to 101 % of a run: {sums} of {len(both)}, median {middle[0]:.2%}")
-    print(f"watching within 2 %: {hooks} of {len(both)}, median {middle[1]:+.2%}")
-    return (good < len(delays)) + (sums < len(both)) + (hooks < len(both))
+    middle = [statistics.median(getattr(profile, name) for profile in profiles) for name in ("sum_share", "hook_share")]
+    print(f"rows 95 to 101 % of a run: {sums} of {len(profiles)}, median {middle[0]:.2%}")
+    print(f"watching within 2 %: {hooks} of {len(profiles)}, median {middle[1]:+.2%}")
+    return (good < len(delays)) + (sums < len(profiles)) + (hooks < len(profiles))
 
 
 if __name__ == "__main__":

@@ -53,10 +53,10 @@ def picture(name: str, spec: TensorSpec, seed: int) -> dict[str, np.ndarray]:
     draw = ImageDraw.Draw(image)
     for _ in range(max(1, height // 60)):
         size = int(random.integers(14, 40))
-        place = int(random.integers(0, max(1, width // 3))), int(random.integers(0, max(1, height - size)))
-        word = "".join(random.choice(list(_LETTERS), random.integers(4, 14)))
+        position = int(random.integers(0, max(1, width // 3))), int(random.integers(0, max(1, height - size)))
+        text = "".join(random.choice(list(_LETTERS), random.integers(4, 14)))
         ink = tuple(map(int, random.integers(0, 90, 3)))
-        draw.text(place, word, fill=ink, font=ImageFont.load_default(size))
+        draw.text(position, text, fill=ink, font=ImageFont.load_default(size))
     image = image.rotate(180) if random.integers(0, 2) else image
     pixels = np.asarray(image, np.float32) + random.normal(0, 4, (height, width, 3))
     middle, unit = _SCALED.get(name, _USUAL)
@@ -81,15 +81,15 @@ def quantized_by_onnxruntime(source: Path, target: Path, form: str, samples: Seq
 
 
 def _compared(
-    one: Probe, other: Probe, results: Sequence[str], held: Sequence[dict[str, np.ndarray]], kind: str
+    reference: Probe, other: Probe, results: Sequence[str], samples: Sequence[dict[str, np.ndarray]], kind: str
 ) -> str:
     noise, same = Noise(), 0
-    for sample in held:
-        wanted, found = one.run(sample), other.run(sample)
+    for sample in samples:
+        expected, actual = reference.run(sample), other.run(sample)
         for name in results:
-            noise.add(wanted[name], found[name])
-        same += int(wanted[results[0]].argmax() == found[results[0]].argmax())
-    top = f", same first class {same} of {len(held)}" if kind in _CLASSIFIERS else ""
+            noise.add(expected[name], actual[name])
+        same += int(expected[results[0]].argmax() == actual[results[0]].argmax())
+    top = f", same first class {same} of {len(samples)}" if kind in _CLASSIFIERS else ""
     return f"{noise.ratio} dB{top}"
 
 
@@ -97,29 +97,29 @@ def _shown(name: str, form: str) -> None:
     loaded = third_party.loaded(third_party.MODELS[name])
     (spec,) = loaded.inputs
     samples = [picture(name, spec, seed) for seed in range(_PICTURES)]
-    held = [picture(name, spec, 1000 + seed) for seed in range(256 if name in _CLASSIFIERS else 8)]
+    others = [picture(name, spec, 1000 + seed) for seed in range(256 if name in _CLASSIFIERS else 8)]
     with tempfile.TemporaryDirectory() as folder:
         plain, file = Path(folder) / "float.onnx", Path(folder) / "int8.onnx"
         onnx.save(onnx.shape_inference.infer_shapes(simplify.plain(loaded, converters.names())), plain)
         quantized_by_onnxruntime(plain, file, form, samples)
-        floats, own = model.load(str(plain)), model.load(str(file))
+        floats, int8 = model.load(str(plain)), model.load(str(file))
     results = list(floats.output_names)
-    exact, theirs = Probe(floats.proto, results), Probe(own.proto, results, optimized=False)
+    exact, theirs = Probe(floats.proto, results), Probe(int8.proto, results, optimized=False)
 
     def near(to: Probe, other: Any) -> str:
-        return _compared(to, other, results, held, name)
+        return _compared(to, other, results, others, name)
 
     print(f"{name} {form}\n  ONNX Runtime's, against floats: {near(exact, theirs)}")
     cases = {
-        "ours within its ranges": (own, samples, Settings(random=True)),
-        "ours within its ranges, with the pictures": (own, samples, Settings()),
+        "ours within its ranges": (int8, samples, Settings(random=True)),
+        "ours within its ranges, with the pictures": (int8, samples, Settings()),
         "ours from floats, with the pictures": (floats, samples, Settings()),
     }
-    for title, (source, given, how) in cases.items():
-        made = quantize.quantized(source, given, how)
-        ours = Probe(made.source.proto, results, optimized=False)
-        apart = sum(least != greatest for least, greatest in (layer.weight_exponents for layer in made.layers))
-        print(f"  {title} ({apart} of {len(made.layers)} layers with scales for each channel): against floats "
+    for title, (source, calibration, how) in cases.items():
+        result = quantize.quantized(source, calibration, how)
+        ours = Probe(result.source.proto, results, optimized=False)
+        apart = sum(smallest != largest for smallest, largest in (layer.weight_exponents for layer in result.layers))
+        print(f"  {title} ({apart} of {len(result.layers)} layers with scales for each channel): against floats "
               f"{near(exact, ours)}; against ONNX Runtime's {near(theirs, ours)}", flush=True)  # fmt: skip
 
 

@@ -40,7 +40,7 @@ APPENDED = 1000
 def lines(count: int) -> Iterator[Line]:
     """Yield so many records of several runs, with their kernels and the beginnings of the runs."""
     dice = random.Random(0)  # noqa: S311 - of made-up records
-    yield from (Workload.of(f"{one:016x}", f"fused_conv2d_{one}", 1e9, "x" * 20_000) for one in range(KERNELS))
+    yield from (Workload.of(f"{number:016x}", f"fused_conv2d_{number}", 1e9, "x" * 20_000) for number in range(KERNELS))
     for number in range(count):
         if number % RUN == 0:
             yield Start(run=run(number), time=NOW)
@@ -83,9 +83,9 @@ def trial(number: int, dice: random.Random) -> Record:
 def trace(dice: random.Random) -> str:
     """Return a schedule as MetaSchedule writes them."""
     steps: list[Any] = [["GetSBlock", [], ["conv2d", "main"], ["b0"]], ["GetLoops", ["b0"], [], ["l1", "l2", "l3"]]]
-    steps += [["SamplePerfectTile", [f"l{one}"], [4, 64], [f"v{one}", f"w{one}"]] for one in range(LOOPS)]
-    steps += [["Split", [f"l{one}", f"v{one}", f"w{one}"], [1, 0], [f"l{one}9"]] for one in range(LOOPS)]
-    decisions = [[one, [2 ** dice.randrange(6) for _ in range(4)]] for one in range(LOOPS)]
+    steps += [["SamplePerfectTile", [f"l{loop}"], [4, 64], [f"v{loop}", f"w{loop}"]] for loop in range(LOOPS)]
+    steps += [["Split", [f"l{loop}", f"v{loop}", f"w{loop}"], [1, 0], [f"l{loop}9"]] for loop in range(LOOPS)]
+    decisions = [[loop, [2 ** dice.randrange(6) for _ in range(4)]] for loop in range(LOOPS)]
     return json.dumps([steps, decisions], separators=(",", ":"))
 
 
@@ -109,19 +109,19 @@ def append(path: Path) -> None:
 def begin(path: Path) -> None:
     """Do what a run begins with: note that it begins, find its own trials, and what others know."""
     start = Start(run=run(0), time=NOW)
-    seen = RecordsView(RecordFile(path).begin(start), KEY, start, {f"{one:016x}" for one in range(20)})
-    if not seen.own() or len(seen.records.workloads) != KERNELS:
+    view = RecordsView(RecordFile(path).begin(start), KEY, start, {f"{number:016x}" for number in range(20)})
+    if not view.own() or len(view.records.workloads) != KERNELS:
         raise SystemExit("the run finds nothing of its own")
-    seen.earlier(1000)
+    view.earlier(1000)
     fresh = Start(run="another", time=NOW)
-    if len(RecordsView(seen.records.beginning(fresh), KEY, fresh, set()).earlier(1000)) != APPENDED:
+    if len(RecordsView(view.records.beginning(fresh), KEY, fresh, set()).earlier(1000)) != APPENDED:
         raise SystemExit("another run finds nothing of this one")
 
 
 def finals(path: Path) -> None:
     """Ask what finals ask: the best candidates of each kernel, and what was decided."""
     start = Start(run=run(0), time=NOW)
-    names = [f"{one:016x}" for one in range(20)]
+    names = [f"{number:016x}" for number in range(20)]
     now = RecordsView(RecordFile(path).read(), KEY, start, names).now()
     if not now.decided(KEY) or not all(next(now.ranked(KEY, name)) for name in names):
         raise SystemExit("nothing is known of a kernel")
@@ -129,8 +129,8 @@ def finals(path: Path) -> None:
 
 def best(path: Path) -> None:
     """Ask what a build asks."""
-    found = RecordFile(path).read()
-    if KEY not in found.keys or not found.best(KEY):
+    records = RecordFile(path).read()
+    if KEY not in records.keys or not records.best(KEY):
         raise SystemExit("nothing is known of a kernel")
 
 
@@ -145,9 +145,9 @@ def forget(path: Path) -> None:
     copy = path.with_name("copy.jsonl")
     for name in ("{}", ".{}.index"):
         os.link(path.with_name(name.format(path.name)), path.with_name(name.format(copy.name)))
-    found = forgetting.forget(RecordFile(copy), Which(before=NOW + RUN / 10))
+    forgotten = forgetting.forget(RecordFile(copy), Which(before=NOW + RUN / 10))
     copy.unlink()
-    if not found.trials:
+    if not forgotten.trials:
         raise SystemExit("nothing was forgotten")
 
 
@@ -183,10 +183,10 @@ def measure(step: str, path: Path) -> None:
 
 def measured(step: str, path: Path) -> dict[str, Any]:
     """Let a process of its own do one step."""
-    words = [sys.executable, __file__, "--step", step, "--file", str(path)]
-    done: dict[str, Any] = json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
-    print(f"{step:30} {done['seconds']:8.2f} s {done['CPU_s']:8.2f} s of CPU {done['MB']:8.0f} MB", flush=True)
-    return done
+    command = [sys.executable, __file__, "--step", step, "--file", str(path)]
+    row: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    print(f"{step:30} {row['seconds']:8.2f} s {row['CPU_s']:8.2f} s of CPU {row['MB']:8.0f} MB", flush=True)
+    return row
 
 
 def main() -> None:
@@ -198,22 +198,22 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--step", choices=STEPS | WHOLE, help=argparse.SUPPRESS)
     parser.add_argument("--file", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.step:
-        measure(given.step, given.file)
+    options = parser.parse_args()
+    if options.step:
+        measure(options.step, options.file)
         return
-    with tempfile.TemporaryDirectory(dir=given.folder) as folder:
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         path = Path(folder) / "rpi4.jsonl"
-        write(path, given.records)
-        print(f"{given.records} records, {path.stat().st_size / 1e6:.0f} MB of lines")
+        write(path, options.records)
+        print(f"{options.records} records, {path.stat().st_size / 1e6:.0f} MB of lines")
         rows = []
-        for step in [*STEPS, *(WHOLE if given.whole else ())]:
+        for step in [*STEPS, *(WHOLE if options.whole else ())]:
             if step == "load after more was appended":
                 append(path)
             rows.append(measured(step, path))
-        print(f"the index has {sum(one.stat().st_size for one in path.parent.glob('.*')) / 1e6:.0f} MB")
-    if given.json:
-        given.json.write_text(json.dumps({"records": given.records, "steps": rows}, indent=2))
+        print(f"the index has {sum(file.stat().st_size for file in path.parent.glob('.*')) / 1e6:.0f} MB")
+    if options.json:
+        options.json.write_text(json.dumps({"records": options.records, "steps": rows}, indent=2))
 
 
 if __name__ == "__main__":

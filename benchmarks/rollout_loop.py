@@ -46,22 +46,22 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--parallel", type=int, default=8)
-    asked = parser.parse_args()
-    devices = {f"camera-{place:04}": Device("rpi4", f"me@10.0.0.{place}") for place in range(asked.devices)}
-    places = groups.assign(WAVES, devices)
-    sizes = [list(places.values()).count(group) for group in sorted(set(places.values()))]
-    ideal = sum(-(-size // asked.parallel) for size in sizes) * asked.seconds
-    records = {name: Record(group) for name, group in places.items()}
+    options = parser.parse_args()
+    devices = {f"camera-{number:04}": Device("rpi4", f"me@10.0.0.{number}") for number in range(options.devices)}
+    assigned = groups.assign(WAVES, devices)
+    sizes = [list(assigned.values()).count(group) for group in sorted(set(assigned.values()))]
+    ideal = sum(-(-size // options.parallel) for size in sizes) * options.seconds
+    records = {name: Record(group) for name, group in assigned.items()}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rollout.json"
         state = StateFile(path, Plan(NEW, "net", "rpi4", Fleet(devices).digest, WAVES), records)
         wall, cpu = time.perf_counter(), time.process_time()
-        Loop(state, Sleeping(asked.seconds), Rules(asked.parallel), lambda _line: None).run()
+        Loop(state, Sleeping(options.seconds), Rules(options.parallel), lambda _line: None).run()
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         size = path.stat().st_size
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    each = 1e3 / asked.devices
-    print(f"simulated: {asked.devices} devices, {asked.parallel} at once, {asked.seconds:g} s each")
+    each = 1e3 / options.devices
+    print(f"simulated: {options.devices} devices, {options.parallel} at once, {options.seconds:g} s each")
     print(f"wall {wall:.1f} s, of which the deploys {ideal:.1f} s: the loop {(wall - ideal) * each:.2f} ms a device")
     print(f"CPU {cpu:.2f} s, {cpu * each:.2f} ms a device")
     print(f"peak memory {peak / 1024:.0f} MiB, state file {size / 1024:.0f} KiB")

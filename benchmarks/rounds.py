@@ -33,7 +33,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks import _recorded
-from benchmarks._neighbours import kept
+from benchmarks._neighbours import running
 from benchmarks._recorded import Recording, Round
 from toolchain import board, bundle, tensors
 from toolchain.bundle import Bundle
@@ -96,73 +96,75 @@ def built(name: str, folder: Path) -> Bundle:
     return BundleSource(request).build(folder / "bundle")
 
 
-def prepared(made: Bundle, noise: Noise, budget_ms: float, folder: Path) -> Setup:
+def prepared(release: Bundle, noise: Noise, budget_ms: float, folder: Path) -> Setup:
     """Put the inputs down and return the command line of a round."""
     kind = board.load("local").resolved()
     program = programs.build(programs.RUNNER, kind.triple, kind.machine)
-    tensors.save(folder / runner.INPUTS, verification.samples_of(made).inputs)
-    places = {"runners": str(program.path.parent), "inputs": str(folder)}
-    argv = runner.command(places, str(made.folder.resolve()), str(folder), Plan(budget_s=budget_ms / 1000))
+    tensors.save(folder / runner.INPUTS, verification.samples_of(release).inputs)
+    paths = {"runners": str(program.path.parent), "inputs": str(folder)}
+    argv = runner.command(paths, str(release.folder.resolve()), str(folder), Plan(budget_s=budget_ms / 1000))
     return Setup((*noise.before, *argv, "--threads", str(noise.threads)), folder / "report")
 
 
 def turn(setup: Setup, began: float, busy: int) -> Round:
     """Run one round."""
-    at = time.monotonic()
+    start = time.monotonic()
     child = subprocess.Popen(setup.argv, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode:
         raise SystemExit(f"the runner ended with code {child.returncode}")
     samples = json.loads(setup.report.read_text(encoding="utf-8"))["samples_ns"]
-    return Round(round(at - began, 3), float(np.median(samples)) / 1000, len(samples), usage.ru_nivcsw, busy)
+    return Round(round(start - began, 3), float(np.median(samples)) / 1000, len(samples), usage.ru_nivcsw, busy)
 
 
 def company(count: int, nicer: int, seconds: float) -> contextlib.AbstractContextManager[None]:
     """Keep this many busy processes."""
-    return kept(["nice", "-n", str(nicer), sys.executable, "-c", _BUSY, str(round(seconds) + 60)], count)
+    return running(["nice", "-n", str(nicer), sys.executable, "-c", _BUSY, str(round(seconds) + 60)], count)
 
 
-def record(given: argparse.Namespace, folder: Path) -> None:
+def record(options: argparse.Namespace, folder: Path) -> None:
     """Record rounds until there are enough or the time is up, and keep what there is every now and then."""
-    noise = KINDS[given.kind]
-    made = bundle.load(given.bundle) if given.bundle else built(given.model, folder)
-    setup = prepared(made, noise, given.budget_ms, folder)
-    rounds = list(_recorded.load(given.kind).rounds) if given.more else []
+    noise = KINDS[options.kind]
+    release = bundle.load(options.bundle) if options.bundle else built(options.model, folder)
+    setup = prepared(release, noise, options.budget_ms, folder)
+    rounds = list(_recorded.load(options.kind).rounds) if options.more else []
     began = time.monotonic()
     earlier_s = rounds[-1].at_s + 1 if rounds else 0.0
-    for part, busy in enumerate(noise.busy, 1):
-        share = part / len(noise.busy)
-        with company(busy, noise.nicer, given.minutes * 60):
-            while len(rounds) < given.rounds * share and time.monotonic() - began < given.minutes * 60 * share:
+    for phase, busy in enumerate(noise.busy, 1):
+        share = phase / len(noise.busy)
+        with company(busy, noise.nicer, options.minutes * 60):
+            while len(rounds) < options.rounds * share and time.monotonic() - began < options.minutes * 60 * share:
                 rounds.append(turn(setup, began - earlier_s, busy))
                 if len(rounds) % _SAVE_EVERY == 0:
-                    save(given, noise, rounds)
-    save(given, noise, rounds)
+                    save(options, noise, rounds)
+    save(options, noise, rounds)
 
 
-def save(given: argparse.Namespace, noise: Noise, rounds: Sequence[Round]) -> None:
+def save(options: argparse.Namespace, noise: Noise, rounds: Sequence[Round]) -> None:
     """Write a recording, and say how noisy it is so far."""
     about = {
-        "noise": given.kind,
+        "noise": options.kind,
         **asdict(noise),
-        "model": given.model,
-        "budget_ms": given.budget_ms,
+        "model": options.model,
+        "budget_ms": options.budget_ms,
         "machine": f"{os.cpu_count()} CPUs of a virtual machine, {cpu_name()}",
         "kernel": platform.release().partition("-")[0],
         "date": dt.datetime.now(dt.UTC).date().isoformat(),
     }
-    found = Recording(about, tuple(rounds))
-    found.save(given.output or _recorded.FOLDER / f"{given.kind}.csv.gz")
+    recording = Recording(about, tuple(rounds))
+    recording.save(options.output or _recorded.FOLDER / f"{options.kind}.csv.gz")
     seconds = rounds[-1].at_s / max(len(rounds), 1)
-    print(f"{given.kind}: {len(rounds)} rounds, {seconds:.3f} s each, {found.spread()}", file=sys.stderr, flush=True)
+    print(
+        f"{options.kind}: {len(rounds)} rounds, {seconds:.3f} s each, {recording.spread()}", file=sys.stderr, flush=True
+    )
 
 
 def cpu_name() -> str:
     """Return what the kernel calls the CPU; its architecture where it does not say."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else os.uname().machine
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else os.uname().machine
 
 
 def main() -> None:
@@ -176,9 +178,9 @@ def main() -> None:
     parser.add_argument("--bundle", type=Path, help="what was built of the model")
     parser.add_argument("--budget-ms", type=float, default=24.0, help="of timed runs in a round")
     parser.add_argument("--output", type=Path)
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
-        record(given, Path(folder))
+        record(options, Path(folder))
 
 
 if __name__ == "__main__":

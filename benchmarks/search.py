@@ -68,7 +68,7 @@ def norms(path: Path) -> None:
     weights, nodes, last = {"spread": np.float32(_SPREAD)}, [], dict(zip(shapes, shapes, strict=True))
     nodes.append(helper.make_node("Mul", ["scores", "spread"], ["mask"]))  # or all of a softmax would be near alike
     for layer in range(_DEPTH):
-        weights |= {f"{name}_{layer}": draw.normal(at, 0.1, 768) for name, at in (("scale", 1), ("bias", 0))}
+        weights |= {f"{name}_{layer}": draw.normal(mean, 0.1, 768) for name, mean in (("scale", 1), ("bias", 0))}
         end = "out" if layer == _DEPTH - 1 else str(layer)
         nodes += [
             helper.make_node("Add", [last["hidden"], "hidden"], [f"hidden_sum_{layer}"]),
@@ -98,17 +98,17 @@ def network_of(name: str, folder: Path) -> Network:
     return dataclasses.replace(obtain(str(folder / f"{NORMS}.onnx"), folder), name=NORMS)
 
 
-def tuned(network: Network, given: argparse.Namespace, records: Path) -> dict[str, Any]:
+def tuned(network: Network, options: argparse.Namespace, records: Path) -> dict[str, Any]:
     """Tune with the toolchain; returns what became of the trials and of the kernels."""
     program = Path(sys.executable).with_name("toolchain")
-    words = [program, "tune", network.path, "--board", given.board, "--trials", str(given.trials)]
-    words += ["--records", records, "--json"]
-    found = json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout)
-    verdicts = [task["verdict"] for task in found["tasks"]]
+    command = [program, "tune", network.path, "--board", options.board, "--trials", str(options.trials)]
+    command += ["--records", records, "--json"]
+    report = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    verdicts = [task["verdict"] for task in report["tasks"]]
     return {
-        "trials": found["trials"]["total"],
-        "failed": sum(found["trials"]["failed"].values()),
-        "tuning_s": found["seconds"],
+        "trials": report["trials"]["total"],
+        "failed": sum(report["trials"]["failed"].values()),
+        "tuning_s": report["seconds"],
         "kernels": len(verdicts),
         "replaced": verdicts.count("faster"),
     }
@@ -120,53 +120,53 @@ def built(network: Network, options: Sequence[str | Path], folder: Path) -> _pee
     return _peers.Ours(folder, (), THREADS)
 
 
-def differences(engines: Mapping[str, Any], given: _peers.Arrays) -> dict[str, float]:
+def differences(engines: Mapping[str, Any], inputs: _peers.Arrays) -> dict[str, float]:
     """Return the largest difference of each engine's outputs from ONNX Runtime's, all of which keep the inputs."""
     outputs = {}
     for name, engine in engines.items():
-        engine.feed(given)
+        engine.feed(inputs)
         engine.run()
         outputs[name] = engine.outputs()
     right = outputs[ORT]
     return {
-        name: max(float(np.max(np.abs(found[key].astype(np.float64) - right[key]))) for key in right)
-        for name, found in outputs.items()
+        name: max(float(np.max(np.abs(arrays[key].astype(np.float64) - right[key]))) for key in right)
+        for name, arrays in outputs.items()
     }
 
 
-def of_network(name: str, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
+def of_network(name: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Tune a network by both, and run all builds of it in turns."""
     folder.mkdir(parents=True)
     network = network_of(name, folder)
     note(f"--- {name}: toolchain tune")
-    row: dict[str, Any] = {"network": name, "toolchain": tuned(network, given, folder / "records.jsonl")}
-    if given.stock:
+    row: dict[str, Any] = {"network": name, "toolchain": tuned(network, options, folder / "records.jsonl")}
+    if options.stock:
         note(f"--- {name}: tune_relax")
         row["stock"] = _stock.tuned(
-            str(network.path), given.trials, folder, given.round, board_name=given.board, build=True
+            str(network.path), options.trials, folder, options.round, board_name=options.board, build=True
         )
-    note(f"--- {name}: {given.turns} turns")
-    default = ["--no-records"] if given.estimates else ["--records", SHIPPED]
+    note(f"--- {name}: {options.turns} turns")
+    default = ["--no-records"] if options.estimates else ["--records", SHIPPED]
     engines = {
         # The first, since TVM binds threads to CPUs.
         ORT: _peers.Ort(network.path, network.source.output_names, THREADS),
-        "default": built(network, ["--board", given.board, *default], folder / "default"),
-        "tuned": built(network, ["--board", given.board, "--records", folder / "records.jsonl"], folder / "tuned"),
+        "default": built(network, ["--board", options.board, *default], folder / "default"),
+        "tuned": built(network, ["--board", options.board, "--records", folder / "records.jsonl"], folder / "tuned"),
     }
-    for one, library in (("TVM", _stock.UNTUNED), ("TVM tuned", _stock.TUNED)) if given.stock else ():
-        engines[one] = _stock.Engine(folder / library, network.source.inputs, network.source.output_names)
-    libraries = [folder / one / _product.BUNDLE / bundle.LIBRARY for one in ("default", "tuned")]
+    for title, library in (("TVM", _stock.UNTUNED), ("TVM tuned", _stock.TUNED)) if options.stock else ():
+        engines[title] = _stock.Engine(folder / library, network.source.inputs, network.source.output_names)
+    libraries = [folder / kind / _product.BUNDLE / bundle.LIBRARY for kind in ("default", "tuned")]
     row["same_code"] = libraries[0].read_bytes() == libraries[1].read_bytes()
     row["max_abs"] = differences(engines, network.samples(1)[0])
     if not same(row):
         return row
     bursts = _ab.in_turns(
-        {one: partial(_peers_turns.quiet_burst, engine) for one, engine in engines.items()}, given.turns
+        {title: partial(_peers_turns.quiet_burst, engine) for title, engine in engines.items()}, options.turns
     )
-    turns = {one: [samples for samples, _ in each] for one, each in bursts.items()}
-    seconds = {one: [[value / 1000 for value in turn] for turn in each] for one, each in turns.items()}
+    turns = {title: [samples for samples, _ in each] for title, each in bursts.items()}
+    seconds = {title: [[value / 1000 for value in turn] for turn in each] for title, each in turns.items()}
     row["disturbed"] = sum(not quiet for each in bursts.values() for _, quiet in each)
-    row["engines"] = {one: _peers_turns.summary(each) for one, each in turns.items()}
+    row["engines"] = {title: _peers_turns.summary(each) for title, each in turns.items()}
     pairs = [pair for pair in PAIRS if set(pair) <= set(seconds)]
     row["ratios"] = {f"{new} / {base}": _ab.ratio(seconds[base], seconds[new]) for base, new in pairs}
     return row
@@ -183,30 +183,30 @@ def verdict(row: Mapping[str, Any]) -> str:
         return "outputs DIFFER"
     if row["same_code"]:
         return "the same code"
-    found = row["ratios"]["tuned / default"]
-    low, _ = found["ci95"] or (0.0, 0.0)
-    if found["value"] < 1 - SLOWER:
+    ratio = row["ratios"]["tuned / default"]
+    low, _ = ratio["ci95"] or (0.0, 0.0)
+    if ratio["value"] < 1 - SLOWER:
         return "SLOWER"
     return "not slower" if low >= 1 - SLOWER else "not surely as fast"
 
 
-def told(rows: Sequence[Mapping[str, Any]]) -> str:
+def rendered(rows: Sequence[Mapping[str, Any]]) -> str:
     """Say what came out."""
     good = [row for row in rows if same(row)]
-    engines = [one for one in (ORT, *BUILDS) if any(one in row["engines"] for row in good)]
+    engines = [title for title in (ORT, *BUILDS) if any(title in row["engines"] for row in good)]
     pairs = [f"{new} / {base}" for base, new in PAIRS if {base, new} <= set(engines)]
-    times = [["network", *(f"{one} ms" for one in engines)]]
-    times += [[row["network"], *(f"{row['engines'][one]['median_ms']:.3f}" for one in engines)] for row in good]
+    times = [["network", *(f"{title} ms" for title in engines)]]
+    times += [[row["network"], *(f"{row['engines'][title]['median_ms']:.3f}" for title in engines)] for row in good]
     ratios = [["times as fast (95 %)", *pairs, "tuned is, to the default"]]
-    ratios += [[row["network"], *(_ab.told(row["ratios"][one]) for one in pairs), verdict(row)] for row in good]
+    ratios += [[row["network"], *(_ab.rendered(row["ratios"][pair]) for pair in pairs), verdict(row)] for row in good]
     if len(good) > 1:
-        ratios.append(["geometric mean", *(f"{mean_ratio(good, one):.3f}" for one in pairs), ""])
+        ratios.append(["geometric mean", *(f"{mean_ratio(good, pair):.3f}" for pair in pairs), ""])
     lines = [str(Table(table)) + "\n" for table in (times, ratios)]
     for row in rows:
-        for which in [one for one in ("toolchain", "stock") if one in row]:
-            one = row[which]
-            counts = f"{one['trials']} trials, {one['failed']} failed, {one['tuning_s']:.0f} s"
-            kernels = f"{one['replaced']} of {one['kernels']} kernels replaced, the others stay untuned"
+        for which in [title for title in ("toolchain", "stock") if title in row]:
+            result = row[which]
+            counts = f"{result['trials']} trials, {result['failed']} failed, {result['tuning_s']:.0f} s"
+            kernels = f"{result['replaced']} of {result['kernels']} kernels replaced, the others stay untuned"
             lines.append(f"{row['network']}, {which}: {counts}; {kernels}")
         off = ", ".join(f"{name} {value:.1e}" for name, value in row["max_abs"].items() if name != ORT)
         end = f"other work disturbed {row['disturbed']} turns" if same(row) else "NOT TIMED"
@@ -236,16 +236,16 @@ def main() -> None:
     parser.add_argument("--no-stock", dest="stock", action="store_false", help="without TVM's own tuner")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--work", type=Path, help="keep models, records and builds in this folder, which is new")
-    given = parser.parse_args()
+    options = parser.parse_args()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
-        for name in given.networks:
-            rows.append(of_network(name, given, (given.work or Path(folder)).resolve() / Path(name).stem))
-            note(told(rows[-1:]))
-            if given.json:
-                about = {"cpu": cpu_name(), "threads": THREADS, "trials": given.trials, "turns": given.turns}
-                given.json.write_text(json.dumps({**about, "round": given.round, "rows": rows}, indent=1))
-    print(told(rows))
+        for name in options.networks:
+            rows.append(of_network(name, options, (options.work or Path(folder)).resolve() / Path(name).stem))
+            note(rendered(rows[-1:]))
+            if options.json:
+                about = {"cpu": cpu_name(), "threads": THREADS, "trials": options.trials, "turns": options.turns}
+                options.json.write_text(json.dumps({**about, "round": options.round, "rows": rows}, indent=1))
+    print(rendered(rows))
     if any(verdict(row) in {"SLOWER", "outputs DIFFER"} for row in rows):
         sys.exit(1)
 

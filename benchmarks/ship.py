@@ -26,14 +26,14 @@ from toolchain.records import Record, RecordFile, Records, encode
 def tune(source: str, board: str, trials: int, records: Path) -> None:
     """Tune a network's templates on this machine."""
     program = Path(sys.executable).with_name("toolchain")
-    words = [program, "tune", source, "--board", board, "--trials", trials, "--records", records, "--no-compare"]
-    subprocess.run([str(word) for word in words], check=True, stdout=subprocess.DEVNULL)
+    command = [program, "tune", source, "--board", board, "--trials", trials, "--records", records, "--no-compare"]
+    subprocess.run([str(argument) for argument in command], check=True, stdout=subprocess.DEVNULL)
 
 
-def shipped(found: Sequence[Records]) -> list[Record]:
+def shipped(all_records: Sequence[Records]) -> list[Record]:
     """Keep what won the last final of each layer that a template computes, without who measured it and when."""
     best: dict[str, Record] = {}
-    for records in found:
+    for records in all_records:
         for key in records.keys:
             for name, record in records.best(key).items():
                 if record.trace.startswith("{") and record.verdict != "untuned":
@@ -54,9 +54,9 @@ def main() -> None:
         records = Path(name) / "records.jsonl"
         for network in options.networks:
             tune(obtain(network, Path(name)).build, options.board, options.trials, records)
-            made = shipped([*earlier, RecordFile(records).read()])
-            files.write_atomic(options.output, encode(made))
-            print(f"{network}: {len(made)} layers in {options.output}", flush=True)
+            winners = shipped([*earlier, RecordFile(records).read()])
+            files.write_atomic(options.output, encode(winners))
+            print(f"{network}: {len(winners)} layers in {options.output}", flush=True)
 
 
 if __name__ == "__main__":

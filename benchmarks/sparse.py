@@ -24,7 +24,7 @@ import _peers_networks
 import _peers_tables
 import _product
 from _engine import read, save
-from cpu import Child, Given, cpu_name, difference, in_turns
+from cpu import Child, Settings, cpu_name, difference, in_turns
 
 from benchmarks import _ab
 from toolchain.models import source, sparsity
@@ -33,23 +33,23 @@ _TEMPLATES = ("--without", "sparse", "--without", "sparse_dense")
 _SEED = 0
 
 
-def measure(name: str, share: float, block: sparsity.Block, given: Given) -> dict[str, Any]:
+def measure(name: str, share: float, block: sparsity.Block, settings: Settings) -> dict[str, Any]:
     """Prune a network, build it with and without the sparse templates, and time both beside ONNX Runtime."""
-    original = source.load(str(_peers_networks.obtain(name, given.work).path))
+    original = source.load(str(_peers_networks.obtain(name, settings.work).path))
     sparsity.prune(original.proto, share, block, _SEED)
-    path = given.work / f"{Path(name).stem}-{share:g}.onnx"
+    path = settings.work / f"{Path(name).stem}-{share:g}.onnx"
     path.write_bytes(original.proto.SerializeToString(deterministic=True))
-    network = _peers_networks.obtain(str(path), given.work)
-    save(given.work / "inputs.npz", network.samples(1))
+    network = _peers_networks.obtain(str(path), settings.work)
+    save(settings.work / "inputs.npz", network.samples(1))
     with contextlib.ExitStack() as stack:
-        children = {"ort": stack.enter_context(Child("ort", path, network, given))}
+        children = {"ort": stack.enter_context(Child("ort", path, network, settings))}
         # `before` is the engine's name for another build of ours.
         for engine, options in (("ours", ()), ("before", _TEMPLATES)):
-            folder = given.work / f"{path.stem}-{engine}"
+            folder = settings.work / f"{path.stem}-{engine}"
             _product.build(network, folder, options)
-            children[engine] = stack.enter_context(Child(engine, folder, network, given))
+            children[engine] = stack.enter_context(Child(engine, folder, network, settings))
         answers = {engine: read(child.answers) for engine, child in children.items()}
-        turns = in_turns(children, given.rounds)
+        turns = in_turns(children, settings.rounds)
     seconds = {engine: [[value / 1000 for value in turn] for turn in rounds] for engine, rounds in turns.items()}
     measured = sparsity.measure(original.proto.graph)
     return {
@@ -77,12 +77,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         work = options.work or Path(folder)
         work.mkdir(parents=True, exist_ok=True)
-        given = Given(options.threads, options.rounds, work)
+        settings = Settings(options.threads, options.rounds, work)
         print(f"{cpu_name()}, {options.threads} threads, blocks of {options.block}")
         print("network  zero blocks  sparse against dense  ours over ONNX Runtime  difference")
         for name in options.networks:
             for share in options.share:
-                result = measure(name, share, options.block, given)
+                result = measure(name, share, options.block, settings)
                 results.append(result)
                 speedup, over = (result[key]["value"] for key in ("speedup", "against_onnxruntime"))
                 print(f"{name}  {share:.0%}  {speedup:.2f} times  {over:.2f}  {result['max_rel']:.1e}", flush=True)

@@ -34,8 +34,8 @@ NETWORKS = ("gru", "lstm", "decoder", "silero-vad")
 def network(name: str, folder: Path) -> Model:
     """Return a network with its state, of sizes that are common in practice."""
     if name == "silero-vad":
-        one = third_party.MODELS["silero-vad-op15"]
-        return Model(str(third_party.obtain(one)), one.shapes, fixed=one.fixed, states={"state": "stateN"})
+        entry = third_party.MODELS["silero-vad-op15"]
+        return Model(str(third_party.obtain(entry)), entry.shapes, fixed=entry.fixed, states={"state": "stateN"})
     protos = {
         "gru": lambda: state_nets.gru(256, 80),
         "lstm": lambda: state_nets.lstm(256, 80),
@@ -53,8 +53,8 @@ def of_cache(length: int, folder: Path, program: Path, options: argparse.Namespa
     with mock.patch.object(in_place, "write_in_place", lambda _, module: in_place.InPlace(module)):
         releases.append(api.build(Model(path, detection="use"), folder=folder / f"copied{length}"))
     medians = []
-    for release, way in zip(releases, (0, 1, 1), strict=True):
-        times = sorted(rounds(program, release.folder, options.rounds, options.calls)[way])
+    for release, mode in zip(releases, (0, 1, 1), strict=True):
+        times = sorted(rounds(program, release.folder, options.rounds, options.calls)[mode])
         medians.append(times[len(times) // 2] / 1e3)
     return medians
 
@@ -93,8 +93,8 @@ def main() -> int:
         if options.caches:
             print("rows   attention us  in place us  two buffers us")
         for length in options.caches:
-            attention, written, copied = of_cache(length, folder, program, options)
-            print(f"{length:<6} {attention:12.2f} {written:12.2f} {copied:15.2f}", flush=True)
+            attention, in_place_us, copied = of_cache(length, folder, program, options)
+            print(f"{length:<6} {attention:12.2f} {in_place_us:12.2f} {copied:15.2f}", flush=True)
         if options.caches:
             return 0
         print("network     edge_run us  edge_step             edge_run and copies")
@@ -102,7 +102,9 @@ def main() -> int:
             release = api.build(network(name, folder), folder=folder / name).folder
             run, step, copy = rounds(program, release, options.rounds, options.calls)
             stepped, copied = change(step, run), change(copy, run)
-            texts = [f"{one.value:+.2%} ({one.low:+.2%} to {one.high:+.2%})" for one in (stepped, copied)]
+            texts = [
+                f"{estimate.value:+.2%} ({estimate.low:+.2%} to {estimate.high:+.2%})" for estimate in (stepped, copied)
+            ]
             print(f"{name:<11} {sorted(run)[len(run) // 2] / 1e3:11.2f}  {texts[0]:<28}  {texts[1]}", flush=True)
             slow |= stepped.low > MOST
     return int(slow)

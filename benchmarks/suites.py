@@ -26,7 +26,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from _suites_sources import SUITES, Found
+from _suites_sources import SUITES, Case
 
 from tests.support.judged import FAILED, KINDS, RIGHT, Verdict
 from toolchain.report import Table
@@ -45,11 +45,11 @@ class Worker:
     def __init__(self) -> None:
         self._process: Process | None = None
 
-    def judge(self, found: Found) -> Verdict:
+    def judge(self, case: Case) -> Verdict:
         """Have a model judged; one that ends the process or takes too long is an error of the build."""
         limit = LONGEST_S if self._process else START_S
         process = self._process = self._process or Process()
-        line = process.ask(found, limit)
+        line = process.ask(case, limit)
         if line:
             return Verdict(**json.loads(line))
         code = process.popen.poll()
@@ -68,18 +68,18 @@ class Process:
     """A process of `tests.support.judged`, whose lines a thread reads, so that nobody waits for them without limit."""
 
     def __init__(self) -> None:
-        words = [sys.executable, "-m", "tests.support.judged"]
+        command = [sys.executable, "-m", "tests.support.judged"]
         self.popen = subprocess.Popen(
-            words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
         self._lines: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
 
-    def ask(self, found: Found, limit: float) -> str:
+    def ask(self, case: Case, limit: float) -> str:
         """Return the answer for a model; empty if there is none in time."""
-        given = str(found.inputs.resolve()) if found.inputs else ""
+        inputs = str(case.inputs.resolve()) if case.inputs else ""
         try:
-            print(json.dumps({"model": str(found.model.resolve()), "inputs": given}), file=self.popen.stdin, flush=True)
+            print(json.dumps({"model": str(case.model.resolve()), "inputs": inputs}), file=self.popen.stdin, flush=True)
             return self._lines.get(timeout=limit)
         except (queue.Empty, BrokenPipeError):
             return ""
@@ -90,28 +90,28 @@ class Process:
         self._lines.put("")  # it ended
 
 
-def judged(models: Sequence[Found], jobs: int) -> list[Row]:
+def judged(models: Sequence[Case], jobs: int) -> list[Row]:
     """Judge models, each set of equal ones once; tell about the progress."""
-    groups: dict[str, list[Found]] = collections.defaultdict(list)
-    for found in models:
-        groups[found.key].append(found)
+    groups: dict[str, list[Case]] = collections.defaultdict(list)
+    for case in models:
+        groups[case.key].append(case)
     idle: queue.Queue[Worker] = queue.Queue()
     for _ in range(jobs):
         idle.put(Worker())
-    done = itertools.count(1)
+    counter = itertools.count(1)
 
-    def take(group: list[Found]) -> list[Row]:
+    def take(group: list[Case]) -> list[Row]:
         worker = idle.get()
         verdict = worker.judge(group[0])
         idle.put(worker)
-        say(f"{next(done)}/{len(groups)} {group[0].suite} {group[0].name}: {verdict.kind} {verdict.reason}")
+        say(f"{next(counter)}/{len(groups)} {group[0].suite} {group[0].name}: {verdict.kind} {verdict.reason}")
         return [
-            {"suite": found.suite, "name": found.name, "model": key, "kind": verdict.kind, "reason": verdict.reason}
-            for found, key in zip(group, itertools.repeat(group[0].key))
+            {"suite": case.suite, "name": case.name, "model": key, "kind": verdict.kind, "reason": verdict.reason}
+            for case, key in zip(group, itertools.repeat(group[0].key))
         ]
 
     with ThreadPoolExecutor(jobs) as pool:
-        rows = [row for part in pool.map(take, groups.values()) for row in part]
+        rows = [row for answers in pool.map(take, groups.values()) for row in answers]
     while not idle.empty():
         idle.get().end()
     return rows
@@ -126,16 +126,16 @@ def counts(rows: Sequence[Row]) -> Table:
     """Return how many models of each suite became what, and of all of them, each counted once."""
     lines = []
     for name in dict.fromkeys(row["suite"] for row in rows):
-        own = collections.Counter(row["kind"] for row in rows if row["suite"] == name)
+        of_suite = collections.Counter(row["kind"] for row in rows if row["suite"] == name)
         commit = SUITES[name].commit[:7]
-        lines.append((name, commit, str(own.total()), *(str(own[kind]) for kind in KINDS)))
-    whole = collections.Counter({row["model"]: row["kind"] for row in rows}.values())
-    lines.append(("all, each once", "", str(whole.total()), *(str(whole[kind]) for kind in KINDS)))
+        lines.append((name, commit, str(of_suite.total()), *(str(of_suite[kind]) for kind in KINDS)))
+    overall = collections.Counter({row["model"]: row["kind"] for row in rows}.values())
+    lines.append(("all, each once", "", str(overall.total()), *(str(overall[kind]) for kind in KINDS)))
     head = ("suite", "commit", "models", *KINDS)
     return Table(lines, head, numbers=range(2, len(head)))
 
 
-def find(names: Sequence[str], folders: Mapping[str, Path], work: Path) -> list[Found]:
+def find(names: Sequence[str], folders: Mapping[str, Path], work: Path) -> list[Case]:
     """Find the models of suites.
 
     Args:
@@ -146,11 +146,11 @@ def find(names: Sequence[str], folders: Mapping[str, Path], work: Path) -> list[
     models = []
     for name in names:
         suite = SUITES[name]
-        made = (work / f"{name}-models").resolve()
-        made.mkdir(parents=True, exist_ok=True)
+        folder = (work / f"{name}-models").resolve()
+        folder.mkdir(parents=True, exist_ok=True)
         say(f"{name}: looking for models")
         checkout = folders.get(name) or suite.checkout(work / name)
-        models += list(suite.find(checkout, made))
+        models += list(suite.find(checkout, folder))
     return models
 
 
@@ -169,11 +169,11 @@ def main() -> None:
         parser.error(f"no suite is called {', '.join(sorted(unknown))}; there are {', '.join(SUITES)}")
     folders = {name: Path(folder) for name, _, folder in (text.partition("=") for text in options.checkouts)}
     models = find(options.suites or list(SUITES), folders, options.work)
-    models = [one for one in models if re.search(options.only, f"{one.suite}/{one.name}")]
+    models = [case for case in models if re.search(options.only, f"{case.suite}/{case.name}")]
     if options.again:
         before: list[dict[str, Any]] = json.loads(options.again.read_text())
-        wanted = {(row["suite"], row["name"]) for row in before if row["kind"] != RIGHT}
-        models = [one for one in models if (one.suite, one.name) in wanted]
+        selected = {(row["suite"], row["name"]) for row in before if row["kind"] != RIGHT}
+        models = [case for case in models if (case.suite, case.name) in selected]
     rows = judged(models, options.jobs)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1))

@@ -27,39 +27,39 @@ from benchmarks import _ab, _stock
 def ours(model: str, trials: int, folder: Path) -> dict[str, Any]:
     """Tune with the toolchain; returns seconds, trials and failures."""
     program = Path(sys.executable).with_name("toolchain")
-    words = [program, "tune", model, "--trials", str(trials), "--without", "all", "--json"]
-    words += ["--records", folder / "records.jsonl", "--no-compare"]
+    command = [program, "tune", model, "--trials", str(trials), "--without", "all", "--json"]
+    command += ["--records", folder / "records.jsonl", "--no-compare"]
     start = time.monotonic()
-    done = subprocess.run(words, check=True, capture_output=True, text=True)
-    found = json.loads(done.stdout)
+    completed = subprocess.run(command, check=True, capture_output=True, text=True)
+    report = json.loads(completed.stdout)
     return {
         "seconds": time.monotonic() - start,
-        "trials": found["trials"]["total"],
-        "failed": sum(found["trials"]["failed"].values()),
-        "estimated_s": found["estimated_s"],
-        "shares_s": found["shares_s"],
+        "trials": report["trials"]["total"],
+        "failed": sum(report["trials"]["failed"].values()),
+        "estimated_s": report["estimated_s"],
+        "shares_s": report["shares_s"],
     }
 
 
 def stock(model: str, trials: int, folder: Path) -> dict[str, Any]:
     """Tune with `tune_relax`, in a process of its own."""
     start = time.monotonic()
-    found = _stock.tuned(model, trials, folder)
-    return {"seconds": time.monotonic() - start, **found}
+    result = _stock.tuned(model, trials, folder)
+    return {"seconds": time.monotonic() - start, **result}
 
 
 def one_turn(name: str, run: Callable[[str, int, Path], dict[str, Any]], model: str, trials: int) -> dict[str, Any]:
     """Tune once, and tell."""
     with tempfile.TemporaryDirectory() as folder:
-        found = run(model, trials, Path(folder))
-    minutes = found["seconds"] / 60
-    good = found["trials"] - found["failed"]
+        result = run(model, trials, Path(folder))
+    minutes = result["seconds"] / 60
+    good = result["trials"] - result["failed"]
     print(
-        f"{name:15} {found['trials']} trials, {found['failed']} failed, {found['seconds']:.0f} s, "
-        f"{found['trials'] / minutes:.1f} trials a minute, {good / minutes:.1f} of them with a latency",
+        f"{name:15} {result['trials']} trials, {result['failed']} failed, {result['seconds']:.0f} s, "
+        f"{result['trials'] / minutes:.1f} trials a minute, {good / minutes:.1f} of them with a latency",
         flush=True,
     )
-    return {**found, "good_per_minute": good / minutes}
+    return {**result, "good_per_minute": good / minutes}
 
 
 def main() -> None:
@@ -69,15 +69,15 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=128)
     parser.add_argument("--turns", type=int, default=1)
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
+    options = parser.parse_args()
     runs = {"toolchain tune": ours, "tune_relax": stock}
-    calls = {name: partial(one_turn, name, run, given.model, given.trials) for name, run in runs.items()}
-    found = _ab.in_turns(calls, given.turns)
-    each = {name: [[60 / max(row["good_per_minute"], 1e-6)] for row in rows] for name, rows in found.items()}
+    calls = {name: partial(one_turn, name, run, options.model, options.trials) for name, run in runs.items()}
+    turns = _ab.in_turns(calls, options.turns)
+    each = {name: [[60 / max(row["good_per_minute"], 1e-6)] for row in rows] for name, rows in turns.items()}
     ratio = _ab.ratio(each["tune_relax"], each["toolchain tune"])
-    print(f"toolchain tune has {_ab.told(ratio)} times as many trials with a latency in a minute")
-    if given.json:
-        given.json.write_text(json.dumps({"turns": found, "ratio": ratio}, indent=2))
+    print(f"toolchain tune has {_ab.rendered(ratio)} times as many trials with a latency in a minute")
+    if options.json:
+        options.json.write_text(json.dumps({"turns": turns, "ratio": ratio}, indent=2))
 
 
 if __name__ == "__main__":

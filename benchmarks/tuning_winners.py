@@ -88,22 +88,22 @@ class How:
 def tuned(network: str, records: Path, how: How, folder: Path) -> tuple[tune.Extracted, list[Task], int]:
     """Tune the kernels of a network that have most work; return all, those, and the bytes of its weights."""
     kind = board.load("local").resolved()
-    wanted = Model(obtain(network, folder).build, {}, inputs.Source())
-    found = tune.extract(BuildRequest(wanted, kind, without=how.without))
-    chosen = sorted(found.tasks, key=lambda task: -task.gflop * task.weight)[: how.count]
+    source = Model(obtain(network, folder).build, {}, inputs.Source())
+    extracted = tune.extract(BuildRequest(source, kind, without=how.without))
+    chosen = sorted(extracted.tasks, key=lambda task: -task.gflop * task.weight)[: how.count]
     options = Options(device="llvm")
     limits = Plan(trials=how.trials * how.count, per_task=how.trials, seed=how.seed, options=options)
     plan, ids = tune.plan_for(kind, limits), tuple(str(task.id) for task in chosen)
-    request = tune.TuneRequest(wanted, BoardRequest(kind), plan, ids, records, without=how.without)
+    request = tune.TuneRequest(source, BoardRequest(kind), plan, ids, records, without=how.without)
     tune.run(request, print, lambda _: None)
-    return found, chosen, 4 * flops.parameters(found.imported.source.proto.graph)
+    return extracted, chosen, 4 * flops.parameters(extracted.imported.source.proto.graph)
 
 
-def candidates(found: tune.Extracted, task: Task, record: Record) -> list[Candidate]:
+def candidates(extracted: tune.Extracted, task: Task, record: Record) -> list[Candidate]:
     """Return what a deploy makes of a kernel without records, and the winner."""
-    backend = found.backend
-    own = shipped_choices([task], applicable_records.shipped_records(backend), backend.templates)
-    search = Search(backend, "random", 0, own)
+    backend = extracted.backend
+    choices = shipped_choices([task], applicable_records.shipped_records(backend), backend.templates)
+    search = Search(backend, "random", 0, choices)
     winner = search.rebuild(task, json.loads(record.trace))
     return [search.base(task), *([winner] if winner else [])]
 
@@ -113,28 +113,28 @@ def in_turns(trials: Sequence[Trial], turns: int, measure: Callable[[Trial], Mea
     sides: Sides = [[], []]
     for number in range(turns):
         order = (0, 1) if number % 2 == 0 else (1, 0)
-        taken = {side: measure(trials[side]).samples_s for side in order}
-        if all(taken.values()):
+        samples = {side: measure(trials[side]).samples_s for side in order}
+        if all(samples.values()):
             for side in order:
-                sides[side].append([second * _NS for second in taken[side]])
+                sides[side].append([second * _NS for second in samples[side]])
     return sides
 
 
 def measured_again(
-    found: tune.Extracted, task: Task, record: Record, passing: int, take: Callable[[list[Trial]], Sides]
+    extracted: tune.Extracted, task: Task, record: Record, passing: int, take: Callable[[list[Trial]], Sides]
 ) -> Winner:
     """Measure a winner and what it replaces."""
-    backend, both = found.backend, candidates(found, task, record)
+    backend, pair = extracted.backend, candidates(extracted, task, record)
     with Builder(backend.target, cross.choose(backend.board, ""), files.cache_root() / "candidates") as builder:
-        built = builder.build([backend.add_half_blocks(one.module) for one in both])
+        built = builder.build([backend.add_half_blocks(candidate.module) for candidate in pair])
         trials = [
-            Trial(made.library, args_of(one.module, packed=True), task.name, passing if task.layer else 0)
-            for one, made in zip(both, built, strict=True)
-            if made.library is not None
+            Trial(result.library, args_of(candidate.module, packed=True), task.name, passing if task.layer else 0)
+            for candidate, result in zip(pair, built, strict=True)
+            if result.library is not None
         ]
         ratio = stats.ratio(*take(trials))
-        for made in built:
-            builder.discard(made)
+        for result in built:
+            builder.discard(result)
     low, high = ratio.ci95 or (0.0, float("inf"))
     return Winner(task.name, (record.base_latency_s or 0.0) / record.latency_s, ratio.value, low, high)
 
@@ -143,34 +143,36 @@ def of_network(network: str, how: How, turns: int) -> dict[str, Any]:
     """Tune a network and measure its winners again."""
     with tempfile.TemporaryDirectory() as name:
         records = Path(name) / "records.jsonl"
-        found, chosen, weights = tuned(network, records, how, Path(name))
+        extracted, chosen, weights = tuned(network, records, how, Path(name))
         read = RecordFile(records).read()
         decided = {record.workload: record for key in read.keys for record in read.decided(key).values()}
         won = [task for task in chosen if task.workload in decided and decided[task.workload].verdict == "faster"]
         rules = Rules(waited=2.0, unsteady=1e9)  # all is measured: turns are the judge
         with (
-            boards.open_boards(BoardRequest(found.backend.board), print) as held,
-            MeasurePool(held.places, Options(), rules=rules) as pool,
+            boards.open_boards(BoardRequest(extracted.backend.board), print) as opened,
+            MeasurePool(opened.places, Options(), rules=rules) as pool,
         ):
             take = partial(in_turns, turns=turns, measure=lambda trial: pool.measure([trial])[0])
             passing = min(weights, _PASSING)
-            winners = [measured_again(found, task, decided[task.workload], passing, take) for task in won]
+            winners = [measured_again(extracted, task, decided[task.workload], passing, take) for task in won]
     return {"network": network, "kernels": len(chosen), "finals": len(decided), "winners": winners}
 
 
-def told(rows: Sequence[dict[str, Any]]) -> str:
+def rendered(rows: Sequence[dict[str, Any]]) -> str:
     """Say what came out."""
     lines = []
     for row in rows:
         lines.append(
             f"{row['network']}: {row['kernels']} kernels, {row['finals']} finals, {len(row['winners'])} winners"
         )
-        for one in row["winners"]:
-            mark = "  SLOWER" if one.is_slower else ""
-            within = f"95 % within {one.low:.2f} to {one.high:.2f}"
-            lines.append(f"  {one.kernel}: recorded {one.recorded:.2f}, again {one.again:.2f} ({within}){mark}")
-    winners = [one for row in rows for one in row["winners"]]
-    slower = sum(one.is_slower for one in winners)
+        for winner in row["winners"]:
+            mark = "  SLOWER" if winner.is_slower else ""
+            within = f"95 % within {winner.low:.2f} to {winner.high:.2f}"
+            lines.append(
+                f"  {winner.kernel}: recorded {winner.recorded:.2f}, again {winner.again:.2f} ({within}){mark}"
+            )
+    winners = [winner for row in rows for winner in row["winners"]]
+    slower = sum(winner.is_slower for winner in winners)
     lines.append(f"{slower} of {len(winners)} winners are slower than untuned by more than {SLOWER:.0%}")
     return "\n".join(lines)
 
@@ -186,15 +188,15 @@ def main() -> None:
     parser.add_argument("--plain", action="store_true")
     parser.add_argument("--loops", type=int, default=0)
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    with loops(given.loops):
-        without = Cpu.template_names if given.plain else ()
-        seeds = [How(given.trials, given.tasks, seed, without) for seed in range(given.seeds)]
-        rows = [of_network(one, how, given.turns) for how in seeds for one in given.networks]
-    print(told(rows))
-    if given.json:
-        plain = [{**row, "winners": [asdict(one) for one in row["winners"]]} for row in rows]
-        given.json.write_text(json.dumps({"loops": given.loops, "plain": given.plain, "rows": plain}, indent=1))
+    options = parser.parse_args()
+    with loops(options.loops):
+        without = Cpu.template_names if options.plain else ()
+        seeds = [How(options.trials, options.tasks, seed, without) for seed in range(options.seeds)]
+        rows = [of_network(network, how, options.turns) for how in seeds for network in options.networks]
+    print(rendered(rows))
+    if options.json:
+        plain = [{**row, "winners": [asdict(winner) for winner in row["winners"]]} for row in rows]
+        options.json.write_text(json.dumps({"loops": options.loops, "plain": options.plain, "rows": plain}, indent=1))
 
 
 if __name__ == "__main__":

@@ -82,11 +82,11 @@ def tuned(seed: Seed, machine: VtaConfig, trials: int) -> dict[str, Any]:
     """Tune a task with each profile that holds for a machine."""
     simulator, layer, start = Simulator(machine), seed.layer(machine.batch), time.monotonic()
     profiles = profiles_for(machine)
-    found = [(choice, {one: simulator.cycles(stream, one) for one in profiles}) for choice, stream in
+    candidates = [(choice, {profile: simulator.cycles(stream, profile) for profile in profiles}) for choice, stream in
              streams(layer, machine, trials)]  # fmt: skip
-    row: dict[str, Any] = {**asdict(seed), "candidates": len(found), "seconds": time.monotonic() - start}
+    row: dict[str, Any] = {**asdict(seed), "candidates": len(candidates), "seconds": time.monotonic() - start}
     for profile in profiles:
-        choice, statistics = min(found, key=lambda one: one[1][profile].cycles)
+        choice, statistics = min(candidates, key=lambda candidate: candidate[1][profile].cycles)
         cycles = statistics[profile].cycles
         row[profile.name.lower()] = {
             "cycles": cycles,
@@ -112,11 +112,11 @@ def speed(layer: Conv2d, machine: VtaConfig) -> float:
     return layer.macs() / (time.monotonic() - start) / 1e6
 
 
-def told(row: dict[str, Any], names: Sequence[str]) -> str:
+def rendered(row: dict[str, Any], names: Sequence[str]) -> str:
     """Return the line of a task, with the figures of some profiles."""
     shape = f"{row['size']}x{row['size']} {row['channels']}->{row['filters']} {row['window']}x{row['window']}"
     sides = [row[name] for name in names]
-    figures = "  ".join(f"{one['cycles']:>8} {one['gops']:6.2f} {one['utilisation']:5.2f}" for one in sides)
+    figures = "  ".join(f"{side['cycles']:>8} {side['gops']:6.2f} {side['utilisation']:5.2f}" for side in sides)
     return f"{shape:22} s{row['stride']}  x{row['calls']}  {figures}  {row['ms']:5.2f} ms  {row['seconds']:5.1f} s"
 
 
@@ -126,24 +126,24 @@ def main() -> None:
     parser.add_argument("--config", type=Path, help="a vta_config.json; the published machine's if not given")
     parser.add_argument("--trials", type=int, default=48)
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    machine = config.load(given.config) if given.config else DEFAULT
-    names = [one.name.lower() for one in profiles_for(machine)]
+    options = parser.parse_args()
+    machine = config.load(options.config) if options.config else DEFAULT
+    names = [profile.name.lower() for profile in profiles_for(machine)]
     print(f"{machine.name}, {machine.batch} at a time")
     heads = "  ".join(f"{name + ' cycles':>8}  GOPS  util" for name in names)
     print(f"{'task':22} modelled: {heads}  Pynq, published  tuning")
     rows = []
     for seed in SEEDS:
-        rows.append(tuned(seed, machine, given.trials))
-        print(told(rows[-1], names), flush=True)
+        rows.append(tuned(seed, machine, options.trials))
+        print(rendered(rows[-1], names), flush=True)
     total = {name: sum(row["calls"] * row[name]["cycles"] for row in rows) for name in names}
     millis = ", ".join(f"{name} {cycles / CLOCK_HZ * 1e3:.1f} ms" for name, cycles in total.items())
     seconds, fast = sum(row["seconds"] for row in rows), speed(SEEDS[0].layer(machine.batch), machine)
     peak = 2 * machine.batch * machine.block**2 * CLOCK_HZ / 1e9
     print(f"ResNet-18's convolutions, modelled at 100 MHz: {millis}; peak {peak} GOPS")
     print(f"tuning took {seconds:.1f} s; the simulator computes {fast:.0f} million multiply-adds a second")
-    if given.json:
-        given.json.write_text(
+    if options.json:
+        options.json.write_text(
             json.dumps(
                 {"config": machine.name, "tasks": rows, "cycles": total, "seconds": seconds, "mmac_s": fast}, indent=2
             )

@@ -63,9 +63,9 @@ def of_commit(commit: str, names: Sequence[str], qemu: Path | None) -> list[Row]
 def array_ms(kernels_of: Sequence[Mapping[str, Any]], profile: Profile) -> float:
     """Return what the array takes for a run."""
     total = 0
-    for one in kernels_of:
-        stream = Stream.decode(base64.b64decode(one["stream"]))
-        total += one["calls"] * Simulator(stream.config, stream.revision).cycles(stream, profile).cycles
+    for kernel in kernels_of:
+        stream = Stream.decode(base64.b64decode(kernel["stream"]))
+        total += kernel["calls"] * Simulator(stream.config, stream.revision).cycles(stream, profile).cycles
     return total / CLOCK_HZ * 1e3
 
 
@@ -73,46 +73,48 @@ def copied(counts: Row) -> int:
     """Return the bytes that a run copies: as counted, or all of a kernel, as the driver did before it counted."""
     if counts["copies"]:
         return int(counts["copies"]["to_device"]) + int(counts["copies"]["from_device"])
-    return sum(one["calls"] * _all_bytes(Stream.decode(base64.b64decode(one["stream"]))) for one in counts["array"])
+    return sum(
+        kernel["calls"] * _all_bytes(Stream.decode(base64.b64decode(kernel["stream"]))) for kernel in counts["array"]
+    )
 
 
 def _all_bytes(stream: Stream) -> int:
-    sizes = [one.elements * stream.config.element_bytes(one.memory) for one in stream.buffers]
-    back = sum(size for size, one in zip(sizes, stream.buffers, strict=True) if one.written)
+    sizes = [buffer.elements * stream.config.element_bytes(buffer.memory) for buffer in stream.buffers]
+    back = sum(size for size, buffer in zip(sizes, stream.buffers, strict=True) if buffer.written)
     return len(stream.instructions) * 16 + len(stream.uops) * 4 + sum(sizes) + back
 
 
 def modelled(counts: Row) -> Row:
     """Return a network's times."""
-    cpu, bytes_ = sum(one["ms"] for one in counts["cpu"]), copied(counts)
+    cpu, bytes_ = sum(call["ms"] for call in counts["cpu"]), copied(counts)
     copies = _cortex_a9.copy_seconds(bytes_) * 1e3
-    array = {one.label: array_ms(counts["array"], one) for one in (Profile.PYNQ_Z1, Profile.HLS_PYNQ)}
+    array = {profile.label: array_ms(counts["array"], profile) for profile in (Profile.PYNQ_Z1, Profile.HLS_PYNQ)}
     times = {"array_ms": array, "cpu_ms": cpu, "copied_bytes": bytes_, "copies_ms": copies}
     total = {label: ms + cpu + copies for label, ms in array.items()}
-    kept = {key: counts[key] for key in ("network", "cpu", "difference")}
-    return {"method": "modelled", **kept, **times, "total_ms": total}
+    counted = {key: counts[key] for key in ("network", "cpu", "difference")}
+    return {"method": "modelled", **counted, **times, "total_ms": total}
 
 
 def show(now: Sequence[Row], before: Sequence[Row]) -> None:
     """Print the tables in Markdown."""
     print("| network | | array, ms | CPU, ms | copies, ms | total, ms | by hls-pynq | of before |")
     print("|---|---|---|---|---|---|---|---|")
-    older = {one["network"]: one for one in before}
-    for one in now:
-        was = older.get(one["network"])
-        for word, side in (("before", was), ("now", one)):
+    older = {row["network"]: row for row in before}
+    for row in now:
+        was = older.get(row["network"])
+        for label, side in (("before", was), ("now", row)):
             if side is None:
                 continue
             array, total = side["array_ms"], side["total_ms"]
-            ratio = f"{total['pynq-z1'] / was['total_ms']['pynq-z1']:.2f}" if was and side is one else ""
+            ratio = f"{total['pynq-z1'] / was['total_ms']['pynq-z1']:.2f}" if was and side is row else ""
             cells = (array["pynq-z1"], side["cpu_ms"], side["copies_ms"], total["pynq-z1"], total["hls-pynq"])
-            print(f"| {one['network']} | {word} | " + " | ".join(f"{ms:.1f}" for ms in cells) + f" | {ratio} |")
-    for one in (*before, *now):
-        print(f"\n{one['network']}, {'before' if one in before else 'now'}: calls of the CPU\n")
+            print(f"| {row['network']} | {label} | " + " | ".join(f"{ms:.1f}" for ms in cells) + f" | {ratio} |")
+    for row in (*before, *now):
+        print(f"\n{row['network']}, {'before' if row in before else 'now'}: calls of the CPU\n")
         print("| function | calls | instructions | ms | of them memory |\n|---|---|---|---|---|")
-        for call in one["cpu"]:
-            told = f"{call['calls']} | {call['instructions']:,}"
-            print(f"| {call['name']} | {told} | {call['ms']:.2f} | {call['memory_ms']:.2f} |")
+        for call in row["cpu"]:
+            counts = f"{call['calls']} | {call['instructions']:,}"
+            print(f"| {call['name']} | {counts} | {call['ms']:.2f} | {call['memory_ms']:.2f} |")
 
 
 def main() -> None:
@@ -122,15 +124,15 @@ def main() -> None:
     parser.add_argument("--before", metavar="COMMIT", help="count and model the networks of this commit, too")
     parser.add_argument("--qemu", type=Path, help="folder of qemu-arm, if it is not on PATH")
     parser.add_argument("--json", type=Path, help="write the figures to a file")
-    asked = parser.parse_args()
-    _qemu.find("qemu-arm", asked.qemu)
-    older = of_commit(asked.before, asked.networks, asked.qemu) if asked.before else []
-    counts = _vta_counted.all_of(asked.networks, asked.qemu)
-    now, before = ([modelled(one) for one in side] for side in (counts, older))
+    options = parser.parse_args()
+    _qemu.find("qemu-arm", options.qemu)
+    older = of_commit(options.before, options.networks, options.qemu) if options.before else []
+    counts = _vta_counted.all_of(options.networks, options.qemu)
+    now, before = ([modelled(row) for row in side] for side in (counts, older))
     show(now, before)
-    if asked.json:
-        found = [*({**one, "commit": asked.before} for one in before), *now]
-        asked.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    if options.json:
+        rows = [*({**row, "commit": options.before} for row in before), *now]
+        options.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ import _product
 import numpy as np
 import onnx
 from _engine import read, save
-from cpu import Child, Given, in_turns
+from cpu import Child, Settings, in_turns
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
@@ -82,17 +82,17 @@ def models(case: Case) -> dict[str, onnx.ModelProto]:
     grid = (case.outputs, case.blocks)
     scales = ((0.5 + stream.random(grid)) / (1 << case.bits) / np.sqrt(case.inputs)).astype(np.float32)
     zeros = stream.integers(0, 1 << case.bits, grid).astype(np.uint8)
-    held = {"w": _packed(numbers, case).reshape(*grid, -1), "s": scales.reshape(-1)}
+    tensors = {"w": _packed(numbers, case).reshape(*grid, -1), "s": scales.reshape(-1)}
     about = {"K": case.inputs, "N": case.outputs, "bits": case.bits, "block_size": case.block}
     about |= {"accuracy_level": case.level} if case.level else {}
     if case.zeros:
-        held["z"] = _packed(np.pad(zeros, ((0, 0), (0, case.blocks % 2))), case).reshape(-1)
-    few = helper.make_node("MatMulNBits", ["x", *held], ["y"], domain=_DOMAIN, **about)
+        tensors["z"] = _packed(np.pad(zeros, ((0, 0), (0, case.blocks % 2))), case).reshape(-1)
+    few = helper.make_node("MatMulNBits", ["x", *tensors], ["y"], domain=_DOMAIN, **about)
     middle = zeros if case.zeros else np.full(grid, 1 << (case.bits - 1), np.uint8)
     floats = (numbers.reshape(*grid, -1) - middle.astype(np.float32)[:, :, None]) * scales[:, :, None]
     weights = np.ascontiguousarray(floats.reshape(case.outputs, -1)[:, : case.inputs].T)
     return {
-        "packed": _model(case, few, held),
+        "packed": _model(case, few, tensors),
         "float32": _model(case, helper.make_node("MatMul", ["x", "w"], ["y"]), {"w": weights}),
     }
 
@@ -102,29 +102,29 @@ def _packed(numbers: NDArray[np.uint8], case: Case) -> NDArray[np.uint8]:
     return packed
 
 
-def _model(case: Case, node: onnx.NodeProto, held: dict[str, NDArray[Any]]) -> onnx.ModelProto:
+def _model(case: Case, node: onnx.NodeProto, constants: dict[str, NDArray[Any]]) -> onnx.ModelProto:
     ends = [
         helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [case.rows, size])
         for name, size in (("x", case.inputs), ("y", case.outputs))
     ]
-    tensors = [numpy_helper.from_array(array, name) for name, array in held.items()]
+    tensors = [numpy_helper.from_array(array, name) for name, array in constants.items()]
     graph = helper.make_graph([node], "layer", ends[:1], ends[1:], tensors)
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid(_DOMAIN, 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
-def measured(case: Case, given: Given) -> dict[str, Any]:
+def measured(case: Case, settings: Settings) -> dict[str, Any]:
     """Time ours and ONNX Runtime's in turns, after `prepared`."""
     with contextlib.ExitStack() as stack:
         children: dict[str, Child] = {}
         sizes: dict[str, int] = {}
         for kind in ("packed", "float32"):
-            children |= dict(_loaded(kind, replace(given, work=given.work / kind), stack, sizes))
+            children |= dict(_loaded(kind, replace(settings, work=settings.work / kind), stack, sizes))
         answers = {name: read(child.answers)[0]["y"] for name, child in children.items()}
-        turns = in_turns(children, given.rounds)
+        turns = in_turns(children, settings.rounds)
     reference = answers["ort packed"]
-    seconds = {name: [[value / 1e3 for value in one] for one in rounds] for name, rounds in turns.items()}
-    median = {name: float(np.median([np.median(one) for one in rounds])) for name, rounds in seconds.items()}
+    seconds = {name: [[value / 1e3 for value in turn] for turn in rounds] for name, rounds in turns.items()}
+    median = {name: float(np.median([np.median(turn) for turn in rounds])) for name, rounds in seconds.items()}
     return {
         "case": str(case),
         "level": case.level,
@@ -136,7 +136,7 @@ def measured(case: Case, given: Given) -> dict[str, Any]:
         },
         "median_ms": {name: 1e3 * value for name, value in median.items()},
         "gb_per_s": {kind: sizes[kind] / median[f"ours {kind}"] / 1e9 for kind in sizes},
-        "readable_gb_per_s": {kind: reading_speed(sizes[kind], given.threads) for kind in sizes},
+        "readable_gb_per_s": {kind: reading_speed(sizes[kind], settings.threads) for kind in sizes},
         "ratios": {name: _ab.ratio(seconds["ours packed"], seconds[name]) for name in turns if name != "ours packed"},
     }
 
@@ -151,14 +151,16 @@ def prepared(case: Case, folder: Path) -> None:
             _product.build(networks.obtain(str(work / "given.onnx"), work / "copy"), work / "ours")
 
 
-def _loaded(kind: str, given: Given, stack: contextlib.ExitStack, sizes: dict[str, int]) -> Iterator[tuple[str, Child]]:
+def _loaded(
+    kind: str, settings: Settings, stack: contextlib.ExitStack, sizes: dict[str, int]
+) -> Iterator[tuple[str, Child]]:
     """Start ours and ONNX Runtime with a model, and note the size of our weights."""
-    network = networks.obtain(str(given.work / "given.onnx"), given.work / "copy")
-    save(given.work / "inputs.npz", network.samples(1))
-    folder = given.work / "ours"
+    network = networks.obtain(str(settings.work / "given.onnx"), settings.work / "copy")
+    save(settings.work / "inputs.npz", network.samples(1))
+    folder = settings.work / "ours"
     sizes[kind] = (folder / _product.BUNDLE / "params.safetensors").stat().st_size
     for name, model in (("ours", folder), ("ort", network.path)):
-        yield f"{name} {kind}", stack.enter_context(Child(name, model, network, given))
+        yield f"{name} {kind}", stack.enter_context(Child(name, model, network, settings))
 
 
 @cache
@@ -166,10 +168,10 @@ def reading_speed(size: int, threads: int) -> float:
     """Return how many GB/s a loop reads of so many bytes that it reads again and again."""
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         program, source = Path(folder) / "reading", Path(__file__).with_name("_reading.c")
-        words = ["-m", "ziglang", "cc", "-O3", "-march=native", source, "-o", program, "-lpthread"]
-        subprocess.run([sys.executable, *words], check=True, capture_output=True)
-        done = subprocess.run([program, str(size), str(threads)], check=True, capture_output=True, text=True)
-    return float(done.stdout)
+        arguments = ["-m", "ziglang", "cc", "-O3", "-march=native", source, "-o", program, "-lpthread"]
+        subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
+        completed = subprocess.run([program, str(size), str(threads)], check=True, capture_output=True, text=True)
+    return float(completed.stdout)
 
 
 def main() -> None:
@@ -181,7 +183,7 @@ def main() -> None:
         for bits in arguments.bits
         for level in arguments.levels
     ]
-    found = []
+    results = []
     heads = ["layer", "params", "ms", "GB/s (of what a loop reads)"]
     heads += ["over ours in float32", "over ONNX Runtime, same file", "over it, float32"]
     print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}", flush=True)
@@ -192,22 +194,22 @@ def main() -> None:
             if arguments.prepare:
                 print(f"{number + 1} of {len(cases)} is built", file=sys.stderr, flush=True)
                 continue
-            given = Given(arguments.threads, arguments.rounds, work, peers=arguments.peers)
-            found.append(one := measured(case, given))
-            print(line(one), flush=True)
+            settings = Settings(arguments.threads, arguments.rounds, work, peers=arguments.peers)
+            results.append(result := measured(case, settings))
+            print(line(result), flush=True)
     if arguments.json:
-        arguments.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    wrong = [one["case"] for one in found if one["difference"]["ours packed"] > _LIMITS[one["level"]]]
+        arguments.json.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    wrong = [result["case"] for result in results if result["difference"]["ours packed"] > _LIMITS[result["level"]]]
     if wrong:
         sys.exit(f"wrong outputs: {'; '.join(wrong)}")
 
 
-def line(one: dict[str, Any]) -> str:
+def line(result: dict[str, Any]) -> str:
     """Render a line of the table."""
-    speed, readable = one["gb_per_s"]["packed"], one["readable_gb_per_s"]["packed"]
-    read = f"{speed:.1f} ({speed / readable:.0%})" if one["rows"] == 1 else "-"
-    ratios = [_ab.told(one["ratios"][name]) for name in ("ours float32", "ort packed", "ort float32")]
-    cells = [one["case"], f"{one['params']:.3f}", f"{one['median_ms']['ours packed']:.3g}", read, *ratios]
+    speed, readable = result["gb_per_s"]["packed"], result["readable_gb_per_s"]["packed"]
+    read = f"{speed:.1f} ({speed / readable:.0%})" if result["rows"] == 1 else "-"
+    ratios = [_ab.rendered(result["ratios"][name]) for name in ("ours float32", "ort packed", "ort float32")]
+    cells = [result["case"], f"{result['params']:.3f}", f"{result['median_ms']['ours packed']:.3g}", read, *ratios]
     return f"| {' | '.join(cells)} |"
 
 

@@ -24,9 +24,9 @@ def test_every_file_has_its_row():
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_faults_of_a_file(name):
-    found = backends.faults(board.load(str(DATA / f"{name}.toml")))
-    assert [fault.key for fault in found] == [key for key, _, _ in FAULTS[name]]
-    for fault, (_, message, suggestion) in zip(found, FAULTS[name], strict=True):
+    faults = backends.faults(board.load(str(DATA / f"{name}.toml")))
+    assert [fault.key for fault in faults] == [key for key, _, _ in FAULTS[name]]
+    for fault, (_, message, suggestion) in zip(faults, FAULTS[name], strict=True):
         assert message in fault.message
         assert suggestion in fault.suggestion
 
@@ -44,6 +44,6 @@ def test_a_wrong_cpu_is_no_list_of_a_hundred_names():
 
 
 def test_boards_check_tells_them():
-    seen = toolchain("board", "check", DATA / "misspelt-mcpu.toml")
-    assert seen.code == 2
-    assert "did you mean cortex-a7" in seen.err
+    outcome = toolchain("board", "check", DATA / "misspelt-mcpu.toml")
+    assert outcome.code == 2
+    assert "did you mean cortex-a7" in outcome.err

@@ -60,8 +60,8 @@ def any_model(request, tmp_path):
     if request.param != "boxes":
         return request.param
     boxes, scores = np.ones((1, 6, 4), np.float32), np.ones((1, 2, 6), np.float32)
-    kept = [np.array([3], np.int64), np.array([0.5], np.float32)]
-    proto, _ = one_node.model([One("NonMaxSuppression", [boxes, scores, *kept], given=2)], 17)
+    constants = [np.array([3], np.int64), np.array([0.5], np.float32)]
+    proto, _ = one_node.model([One("NonMaxSuppression", [boxes, scores, *constants], given=2)], 17)
     onnx.save(proto, tmp_path / "boxes.onnx")
     return str(tmp_path / "boxes.onnx")
 
@@ -86,11 +86,11 @@ def test_the_weights_are_params_and_not_in_library_or_graph(native, tmp_path):
     proto = nets.model(
         [nets.node("MatMul", ["x", "w"], ["y"])], [nets.value("x", (2, 3))], [nets.value("y", (2, 4))], {"w": marks}
     )
-    made = build(proto, native, tmp_path, without=Cpu.template_names)  # which would pack them
-    params = tensors.load(made.folder / bundle.PARAMS)
-    assert [params[name].tolist() for name in made.manifest.params_order] == [marks.tolist()]
+    built = build(proto, native, tmp_path, without=Cpu.template_names)  # which would pack them
+    params = tensors.load(built.folder / bundle.PARAMS)
+    assert [params[name].tolist() for name in built.manifest.params_order] == [marks.tolist()]
     for name in (bundle.LIBRARY, bundle.GRAPH):
-        assert marks.tobytes() not in (made.folder / name).read_bytes()
+        assert marks.tobytes() not in (built.folder / name).read_bytes()
 
 
 def test_the_manifest_says_what_the_bundle_needs(tiny, native):
@@ -114,8 +114,8 @@ def test_the_graph_of_a_bundle_is_that_of_its_board(tiny, native):
     assert compiler.load_graph(tiny.folder, native).get_global_vars()
     with pytest.raises(VerificationError, match="was built for board local, not for board rk3588"):
         compiler.load_graph(tiny.folder, board.load("rk3588").resolved())
-    for half_sums, word in ((False, "--float16"), (True, "--half-sums")):
-        with pytest.raises(InputError, match=f"was not built with {word}"):
+    for half_sums, option in ((False, "--float16"), (True, "--half-sums")):
+        with pytest.raises(InputError, match=f"was not built with {option}"):
             compiler.load_graph(tiny.folder, native.with_precision(float16=True, half_sums=half_sums))
 
 
@@ -184,13 +184,13 @@ def records_of(proto, native, folder):
 
 
 def test_records_are_applied_and_named_in_the_manifest(native, tmp_path):
-    records, told = records_of(convolution(), native, tmp_path), []
-    made = build(convolution(), native, tmp_path, records=records, progress=told.append)
+    records, messages = records_of(convolution(), native, tmp_path), []
+    built = build(convolution(), native, tmp_path, records=records, progress=messages.append)
     count = len(records.workloads)  # the convolution, and perhaps changes of layout around it
-    assert told == [f"tuning records for {count} of {count} kernels: {count} from {default_path(native.name)}"]
-    assert made.manifest.records == bundle.Tuned(files.sha256_file(made.records), tasks=count, tuned=count)
-    assert made.manifest.command == f"{COMMAND} --records records.jsonl"
-    assert made.manifest.target["num-cores"] == native.cores
+    assert messages == [f"tuning records for {count} of {count} kernels: {count} from {default_path(native.name)}"]
+    assert built.manifest.records == bundle.Tuned(files.sha256_file(built.records), tasks=count, tuned=count)
+    assert built.manifest.command == f"{COMMAND} --records records.jsonl"
+    assert built.manifest.target["num-cores"] == native.cores
 
 
 def test_the_records_in_a_bundle_make_it_again(native, tmp_path):
@@ -204,10 +204,10 @@ def test_the_records_in_a_bundle_make_it_again(native, tmp_path):
 def test_records_that_fit_nothing_leave_the_bundle_untuned(native, tmp_path):
     first = build(nets.relu((2, 3)), native, tmp_path)
     other = records_of(convolution(), native, tmp_path)
-    told = []
+    messages = []
     (tmp_path / "again").mkdir()
-    again = build(nets.relu((2, 3)), native, tmp_path / "again", records=other, progress=told.append)
-    assert told == [f"tuning records for 0 of 1 kernels: 0 from {default_path(native.name)}"]
+    again = build(nets.relu((2, 3)), native, tmp_path / "again", records=other, progress=messages.append)
+    assert messages == [f"tuning records for 0 of 1 kernels: 0 from {default_path(native.name)}"]
     assert again.digest == first.digest
     assert again.records is None
     assert again.manifest.records == bundle.Tuned()
@@ -217,11 +217,11 @@ def test_records_that_fit_nothing_leave_the_bundle_untuned(native, tmp_path):
 def test_a_record_that_does_not_fit_is_told(native, tmp_path):
     records = records_of(convolution(), native, tmp_path)
     broken = Records.collect([dataclasses.replace(records.trials[0], trace='{"template": "nosuch"}')])
-    told = []
-    made = build(convolution(), native, tmp_path, records=broken, progress=told.append)
-    assert "no longer fits the kernel" in told[0]
-    assert told[1].startswith(f"tuning records for 0 of {len(records.workloads)} kernels: 0 from ")
-    assert made.records is None
+    messages = []
+    built = build(convolution(), native, tmp_path, records=broken, progress=messages.append)
+    assert "no longer fits the kernel" in messages[0]
+    assert messages[1].startswith(f"tuning records for 0 of {len(records.workloads)} kernels: 0 from ")
+    assert built.records is None
 
 
 def test_a_rebuild_without_records_drops_the_old_ones(native, tmp_path):
@@ -230,15 +230,15 @@ def test_a_rebuild_without_records_drops_the_old_ones(native, tmp_path):
 
 
 def test_the_users_records_win_over_shipped_ones(native, tmp_path):
-    records, told = records_of(convolution(), native, tmp_path), []
-    worst = [dataclasses.replace(one, samples_s=(1e-8,), target={"kind": "llvm"}) for one in records.trials]
+    records, messages = records_of(convolution(), native, tmp_path), []
+    worst = [dataclasses.replace(record, samples_s=(1e-8,), target={"kind": "llvm"}) for record in records.trials]
     shipped = Records.collect(worst)
-    made = build(convolution(), native, tmp_path, records=records, shipped=shipped, progress=told.append)
-    assert (made.manifest.records.tuned, made.manifest.records.shipped) == (len(records.workloads), 0)
-    made = build(convolution(), native, tmp_path, shipped=shipped, progress=told.append)
-    assert (made.manifest.records.tuned, made.manifest.records.shipped) == (0, len(records.workloads))
-    assert made.manifest.command == f"{COMMAND} --records shipped"
-    assert f"{len(records.workloads)} from the toolchain" in told[-1]
+    built = build(convolution(), native, tmp_path, records=records, shipped=shipped, progress=messages.append)
+    assert (built.manifest.records.tuned, built.manifest.records.shipped) == (len(records.workloads), 0)
+    built = build(convolution(), native, tmp_path, shipped=shipped, progress=messages.append)
+    assert (built.manifest.records.tuned, built.manifest.records.shipped) == (0, len(records.workloads))
+    assert built.manifest.command == f"{COMMAND} --records shipped"
+    assert f"{len(records.workloads)} from the toolchain" in messages[-1]
 
 
 # --- accelerators of int8 ---------------------------------------------------------------------------------------
@@ -258,22 +258,22 @@ def test_a_bundle_says_what_its_kernels_take_in_a_model_of_the_accelerator(tmp_p
     proto = qdq_nets.two_convolutions()
     proto.graph.node[1].output[0] = "d"
     proto.graph.node.append(nets.node("Add", ["d", "c"], ["y"]))
-    made = quantized(proto, tmp_path)
-    told = []
-    modelled = build(made.proto, VTA, tmp_path, progress=told.append).manifest.modelled
-    lowered = Vta(VTA).lower(importer.import_model(made).module)
-    exact = [*filter(is_layer, (str(one.attrs.get(EXACT, "")) for _, one in tasks.called(lowered)))]
-    assert ['"residual_shift":null' in one for one in exact] == [True, False]
-    assert modelled.cycles == sum(Vta(VTA).machine_model.cycles(one, None).cycles for one in exact)
+    source = quantized(proto, tmp_path)
+    messages = []
+    modelled = build(source.proto, VTA, tmp_path, progress=messages.append).manifest.modelled
+    lowered = Vta(VTA).lower(importer.import_model(source).module)
+    exact = [*filter(is_layer, (str(function.attrs.get(EXACT, "")) for _, function in tasks.called(lowered)))]
+    assert ['"residual_shift":null' in layer for layer in exact] == [True, False]
+    assert modelled.cycles == sum(Vta(VTA).machine_model.cycles(layer, None).cycles for layer in exact)
     assert (modelled.kernels, modelled.macs, modelled.macs_per_cycle) == (2, 2 * 36 * 16 * 16, 256)
     assert (modelled.model, modelled.clock_mhz) == ("hls-pynq", 100.0)
-    assert not [line for line in told if "the CPU computes" in line]
+    assert not [line for line in messages if "the CPU computes" in line]
 
 
 def test_what_the_cpu_computes_takes_no_modelled_cycles_and_is_named(tmp_path):
-    told = []
-    assert build(qdq_nets.two_convolutions(), VTA, tmp_path, progress=told.append).manifest.modelled is None
-    assert [line for line in told if line.startswith("the CPU computes convolution 1: 1x16x6x6, ")]
+    messages = []
+    assert build(qdq_nets.two_convolutions(), VTA, tmp_path, progress=messages.append).manifest.modelled is None
+    assert [line for line in messages if line.startswith("the CPU computes convolution 1: 1x16x6x6, ")]
 
 
 def test_the_manifest_counts_kernels_that_leave_out_zeros(native, tmp_path):
@@ -284,29 +284,29 @@ def test_the_manifest_counts_kernels_that_leave_out_zeros(native, tmp_path):
     dense = build(nets.model(nodes, *ends, {"w": weights}), native, tmp_path)
     assert dense.manifest.sparse is None
     weights.reshape(256, 16, 16)[stream.random((256, 16)) < 0.9] = 0  # blocks of 16 outputs of an input
-    found = build(nets.model(nodes, *ends, {"w": weights}), native, tmp_path).manifest.sparse
-    assert found.kernels == 1
-    assert found.zeros == pytest.approx(0.9, abs=0.02)
-    assert all(share == pytest.approx(0.9, abs=0.02) for share in found.blocks.values())
+    sparse = build(nets.model(nodes, *ends, {"w": weights}), native, tmp_path).manifest.sparse
+    assert sparse.kernels == 1
+    assert sparse.zeros == pytest.approx(0.9, abs=0.02)
+    assert all(share == pytest.approx(0.9, abs=0.02) for share in sparse.blocks.values())
 
 
 def test_a_limit_of_memory(native, tmp_path):
     """Weights and activations of one convolution: 64 channels of 32x32 pixels in and out."""
     proto = one_convolution(64, 32)
-    found = build(proto, native, tmp_path)
-    assert found.manifest.activations >= 64 * 32 * 32 * 4
-    planned = memory.planned(found.manifest)
-    assert planned.weights == (found.folder / bundle.PARAMS).stat().st_size
-    assert build(proto, native, tmp_path, max_memory=planned.peak).digest == found.digest
+    full = build(proto, native, tmp_path)
+    assert full.manifest.activations >= 64 * 32 * 32 * 4
+    planned = memory.planned(full.manifest)
+    assert planned.weights == (full.folder / bundle.PARAMS).stat().st_size
+    assert build(proto, native, tmp_path, max_memory=planned.peak).digest == full.digest
     assert planned.weights > 2 * 64 * 64 * 9 * 4, "Winograd's weights are larger"
     lines: list[str] = []
     smaller = build(proto, native, tmp_path, max_memory=planned.peak - 1, progress=lines.append)
-    least = memory.planned(smaller.manifest)
-    assert least.weights < 1.1 * 64 * 64 * 9 * 4
+    smallest = memory.planned(smaller.manifest)
+    assert smallest.weights < 1.1 * 64 * 64 * 9 * 4
     assert any("building again without larger_weights" in line for line in lines)
     assert smaller.manifest.command.endswith("--without larger_weights --without winograd")
     with pytest.raises(BuildError, match=r"needs [\d.]+ MiB of memory, and --max-ram allows") as caught:
-        build(proto, native, tmp_path, max_memory=least.peak - 1)
+        build(proto, native, tmp_path, max_memory=smallest.peak - 1)
     assert "largest weights as packed: " in caught.value.details
     assert "is the smallest limit that works" in caught.value.hint
     assert bundle.load(smaller.folder).digest == smaller.digest

@@ -42,9 +42,9 @@ ANY_DOT = r"\bsdot\b|vpdpbusd"
 def models(tmp_path_factory) -> dict[str, str]:
     """A perceptron behind one convolution, on floats and on bytes."""
     folder = tmp_path_factory.mktemp("models")
-    held = {"w": qdq_nets.weights(16, 16, 3, 3), "v": qdq_nets.weights(32, 256)}
+    weights = {"w": qdq_nets.weights(16, 16, 3, 3), "v": qdq_nets.weights(32, 256)}
     nodes = [nets.node("Conv", ["x", "w"], ["c"]), nets.node("Relu", ["c"], ["r"]), nets.node("Flatten", ["r"], ["f"])]
-    plain = qdq_nets.floating([*nodes, nets.node("Gemm", ["f", "v"], ["y"], transB=1)], (1, 16, 6, 6), held)
+    plain = qdq_nets.floating([*nodes, nets.node("Gemm", ["f", "v"], ["y"], transB=1)], (1, 16, 6, 6), weights)
     onnx.save(plain, folder / "plain.onnx")
     onnx.save(qdq_nets.quantized(plain, folder), folder / "bytes.onnx")
     return {name: str(folder / f"{name}.onnx") for name in ("plain", "bytes")}
@@ -54,7 +54,7 @@ def assembly(model: str, board: Board) -> str:
     request = BuildRequest(Model(model), board, tuned=False)
     module = executable.lift_constants(compiler.schedule(request)).module
     built = executable.compile_module(module, request.backend.target).executable
-    return "".join(part.inspect_source("asm") for part in built.mod.imports if part.kind == "llvm")
+    return "".join(library.inspect_source("asm") for library in built.mod.imports if library.kind == "llvm")
 
 
 @pytest.mark.parametrize("name", BOARDS)

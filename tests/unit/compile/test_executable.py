@@ -31,8 +31,8 @@ def chain(length):
 
 
 def computed(module, folder, name="model.so"):
-    made = executable.compile_module(module, TARGET).executable
-    made.export_library(str(folder / name))
+    compiled = executable.compile_module(module, TARGET).executable
+    compiled.export_library(str(folder / name))
     machine = relax.VirtualMachine(tvm.runtime.load_module(str(folder / name)), tvm.cpu())
     return machine["main"](tvm.runtime.tensor(np.zeros(4, "float32"))).numpy()
 
@@ -51,11 +51,11 @@ def test_a_module_without_kernels(tmp_path):
 
 def test_the_parts_are_the_same_each_time():
     def names():
-        parts = executable._split(chain(30))
-        return [[str(name.name_hint) for name, _ in part.functions_items()] for part in parts]
+        modules = executable._split(chain(30))
+        return [[str(name.name_hint) for name, _ in module.functions_items()] for module in modules]
 
     assert names() == names()
-    assert sum(len(part) for part in names()) == 30 + 1
+    assert sum(len(group) for group in names()) == 30 + 1
 
 
 @pass_instrument
@@ -72,17 +72,17 @@ class Planned:
 
 def storages(module):
     """Yield for each call of a kernel the storage of its result, and those of the rest of its arguments."""
-    known = {}
+    storage_of = {}
     for block in module["main"].body.blocks:
         for binding in block.bindings:
             value = binding.value
             source = value.args[0] if isinstance(value, ir.Call) and value.args else value
             if isinstance(value, ir.Call) and isinstance(value.op, ir.GlobalVar):
-                yield known.get(value.args[-1]), [known.get(one) for one in value.args[:-1]]
+                yield storage_of.get(value.args[-1]), [storage_of.get(argument) for argument in value.args[:-1]]
             elif isinstance(value, ir.Call) and value.op.name == "relax.memory.alloc_storage":
-                known[binding.var] = binding.var
-            elif source in known:  # a tensor in it, a view, or another name
-                known[binding.var] = known[source]
+                storage_of[binding.var] = binding.var
+            elif source in storage_of:  # a tensor in it, a view, or another name
+                storage_of[binding.var] = storage_of[source]
 
 
 @pytest.mark.parametrize("seed", [None, 0, 1, 2])

@@ -39,7 +39,7 @@ def built(proto: onnx.ModelProto, pairs: Mapping[str, str], folder: Path) -> Bui
     return Built(imported, in_place.write_in_place(imported, imported.module))
 
 
-def steps_by_tvm(model: Built, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def steps_by_tvm(model: Built, sequence: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Run a sequence whose states stay in their memory, and look that they do."""
     machine = relax.VirtualMachine(tvm.compile(model.written.module, target="llvm"), tvm.cpu())
     inputs, outputs = model.imported.source.inputs, [spec.name for spec in model.imported.outputs]
@@ -50,30 +50,32 @@ def steps_by_tvm(model: Built, given: Mapping[str, np.ndarray]) -> dict[str, np.
         if any(pair.input == spec.name for pair in pairs)
     }
     rows = []
-    for step in range(states.count_steps(given)):
-        values = {name: tvm.runtime.tensor(np.ascontiguousarray(array[step])) for name, array in given.items()}
-        found = dict(zip(outputs, machine["main"](*({**values, **caches}[spec.name] for spec in inputs)), strict=True))
+    for step in range(states.count_steps(sequence)):
+        values = {name: tvm.runtime.tensor(np.ascontiguousarray(array[step])) for name, array in sequence.items()}
+        results = dict(
+            zip(outputs, machine["main"](*({**values, **caches}[spec.name] for spec in inputs)), strict=True)
+        )
         for pair, is_written in zip(pairs, model.in_place, strict=True):
-            new, old = found.pop(pair.output), caches[pair.input]
+            new, old = results.pop(pair.output), caches[pair.input]
             assert (new.numpy() == old.numpy()).all() or not is_written
             caches[pair.input] = new
-        rows.append({name: value.numpy() for name, value in found.items()})
+        rows.append({name: value.numpy() for name, value in results.items()})
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
 
-def check_steps(model: Built, given: Mapping[str, np.ndarray]) -> None:
+def check_steps(model: Built, sequence: Mapping[str, np.ndarray]) -> None:
     loaded = model.imported.source
-    wanted = states.sequence(reference.open_model(loaded), loaded.inputs, loaded.states)(given)
-    for name, value in steps_by_tvm(model, given).items():
-        np.testing.assert_allclose(value, wanted[name], rtol=1e-5, atol=1e-6)
+    expected = states.sequence(reference.open_model(loaded), loaded.inputs, loaded.states)(sequence)
+    for name, value in steps_by_tvm(model, sequence).items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("write", state_nets.WRITES)
 def test_rows_of_a_cache_are_written_in_place(write, tmp_path):
-    made = built(state_nets.transformer(write, layers=1), state_nets.states_of_transformer(1), tmp_path)
-    assert made.in_place == [True, True]
-    assert made.written.kept == ()
-    check_steps(made, state_nets.steps_of_transformer(45))
+    model = built(state_nets.transformer(write, layers=1), state_nets.states_of_transformer(1), tmp_path)
+    assert model.in_place == [True, True]
+    assert model.written.kept == ()
+    check_steps(model, state_nets.steps_of_transformer(45))
 
 
 def cache_net(
@@ -89,25 +91,25 @@ def cache_net(
     return nets.model([*nodes, sums], inputs, results, {"first": np.array([0]), **(constants or {})})
 
 
-def steps(places: Sequence[int]) -> dict[str, np.ndarray]:
-    new = np.random.default_rng(1).standard_normal((len(places), 1, SIZE), dtype=np.float32)
-    return {"new": new, "at": np.array(places).reshape(-1, 1, 1)}
+def steps(positions: Sequence[int]) -> dict[str, np.ndarray]:
+    new = np.random.default_rng(1).standard_normal((len(positions), 1, SIZE), dtype=np.float32)
+    return {"new": new, "at": np.array(positions).reshape(-1, 1, 1)}
 
 
 SCATTER = nets.node("ScatterND", ["past", "at", "new"], ["present"])
 
 
 def test_positions_may_count_from_the_end(tmp_path):
-    made = built(cache_net([SCATTER]), {"past": "present"}, tmp_path)
-    assert made.in_place == [True]
-    check_steps(made, steps([0, -1, 3, -LENGTH, 2, 3]))
+    model = built(cache_net([SCATTER]), {"past": "present"}, tmp_path)
+    assert model.in_place == [True]
+    check_steps(model, steps([0, -1, 3, -LENGTH, 2, 3]))
 
 
 def test_a_position_outside_writes_nothing(tmp_path):
     """The standard forbids it; memory beside the cache must stay as it is."""
-    made = built(cache_net([SCATTER]), {"past": "present"}, tmp_path)
-    found = steps_by_tvm(made, steps([0, LENGTH, 10**9, -LENGTH - 1, 2**62]))
-    assert (found["y"][1:] == found["y"][0]).all()
+    model = built(cache_net([SCATTER]), {"past": "present"}, tmp_path)
+    outputs = steps_by_tvm(model, steps([0, LENGTH, 10**9, -LENGTH - 1, 2**62]))
+    assert (outputs["y"][1:] == outputs["y"][0]).all()
 
 
 def test_several_writes_in_a_row(tmp_path):
@@ -117,9 +119,9 @@ def test_several_writes_in_a_row(tmp_path):
         nets.node("Add", ["at", "two"], ["later"]),
         nets.node("ScatterND", ["middle", "later", "other"], ["present"]),
     ]
-    made = built(cache_net(nodes, constants={"two": np.array([[2]])}), {"past": "present"}, tmp_path)
-    assert made.in_place == [True]
-    check_steps(made, steps([0, 1, 2, 3, 0]))
+    model = built(cache_net(nodes, constants={"two": np.array([[2]])}), {"past": "present"}, tmp_path)
+    assert model.in_place == [True]
+    check_steps(model, steps([0, 1, 2, 3, 0]))
 
 
 def test_what_reads_a_transposed_cache_gets_the_new_one(tmp_path):
@@ -134,9 +136,9 @@ def test_what_reads_a_transposed_cache_gets_the_new_one(tmp_path):
     proto = cache_net(nodes, constants={"every": np.array([SIZE, 1]), "last": np.array([1])})
     proto.opset_import[0].version = 18
     proto.graph.output.append(nets.value("z", (SIZE,)))
-    made = built(proto, {"past": "present"}, tmp_path)
-    assert made.in_place == [True]
-    check_steps(made, steps([0, 3, 5, 0]))
+    model = built(proto, {"past": "present"}, tmp_path)
+    assert model.in_place == [True]
+    check_steps(model, steps([0, 3, 5, 0]))
 
 
 OTHERS = "past=present has two buffers: its value before the step has other readers than the write"
@@ -161,17 +163,17 @@ OTHERS = "past=present has two buffers: its value before the step has other read
     ],
 )  # fmt: skip
 def test_a_cache_with_other_readers_keeps_two_buffers(nodes, outputs, reason, tmp_path):
-    made = built(cache_net(nodes, outputs), {"past": "present"}, tmp_path)
-    assert made.in_place == [False]
-    assert made.written.module is made.imported.module
-    assert [reason in line for line in made.written.kept] == ([True] if reason else [])
-    check_steps(made, steps([0, 2, 1, 5]))
+    model = built(cache_net(nodes, outputs), {"past": "present"}, tmp_path)
+    assert model.in_place == [False]
+    assert model.written.module is model.imported.module
+    assert [reason in line for line in model.written.kept] == ([True] if reason else [])
+    check_steps(model, steps([0, 2, 1, 5]))
 
 
 def test_sums_in_a_cache_are_not_written_in_place(tmp_path):
     added = helper.make_node("ScatterND", ["past", "at", "new"], ["present"], reduction="add")
-    made = built(cache_net([added]), {"past": "present"}, tmp_path)
-    assert (made.in_place, made.written.kept) == ([False], ())
+    model = built(cache_net([added]), {"past": "present"}, tmp_path)
+    assert (model.in_place, model.written.kept) == ([False], ())
 
 
 def test_states_that_change_places(tmp_path):
@@ -186,6 +188,6 @@ def test_states_that_change_places(tmp_path):
     inputs += [nets.value(name, cache) for name in ("left", "right")]
     outputs = [nets.value(name, cache) for name in ("y", "left_out", "right_out")]
     pairs = {"left": "left_out", "right": "right_out"}
-    made = built(nets.model(nodes, inputs, outputs), pairs, tmp_path)
-    assert made.in_place == [False, False]
-    check_steps(made, steps([0, 2, 1, 5]))
+    model = built(nets.model(nodes, inputs, outputs), pairs, tmp_path)
+    assert model.in_place == [False, False]
+    check_steps(model, steps([0, 2, 1, 5]))

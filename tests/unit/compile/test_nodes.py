@@ -43,8 +43,8 @@ def of_calls(proto, folder, kind: str):
 
 @pytest.mark.parametrize("kind", ["local", "rpi4", "opencl-local", "rk3588"])
 def test_fused_layers_name_their_nodes_the_layer_with_the_work_first(tmp_path, kind):
-    found = of_calls(convolutions(), tmp_path, kind)
-    names = [tuple(each) for _, each in found]
+    calls = of_calls(convolutions(), tmp_path, kind)
+    names = [tuple(each) for _, each in calls]
     assert ("conv1", "relu1") in names
     assert ("conv2", "relu2") in names
     assert names.index(("conv1", "relu1")) < names.index(("conv2", "relu2"))
@@ -54,18 +54,18 @@ def test_fused_layers_name_their_nodes_the_layer_with_the_work_first(tmp_path, k
 
 def test_kernels_of_vta_name_the_layer_and_not_what_rounds_it(tmp_path):
     proto = int8_nets.residual(16, 8)
-    found = [(kernel, each) for kernel, each in of_calls(proto, tmp_path, "vta-sim") if kernel.startswith("vta_")]
-    layers = [one.name or one.output[0] for one in proto.graph.node if one.op_type == "Conv"]
-    assert sorted(each[0] for _, each in found) == sorted(layers)
-    assert all(len(each) > 1 for _, each in found), "rounding is computed with it"
+    calls = [(kernel, each) for kernel, each in of_calls(proto, tmp_path, "vta-sim") if kernel.startswith("vta_")]
+    layers = [node.name or node.output[0] for node in proto.graph.node if node.op_type == "Conv"]
+    assert sorted(each[0] for _, each in calls) == sorted(layers)
+    assert all(len(each) > 1 for _, each in calls), "rounding is computed with it"
 
 
 def test_a_bundle_says_it_and_its_library_does_not(tmp_path):
     path = nets.save(convolutions(), tmp_path)
     request = BuildRequest(Model(path, {}, inputs.Source()), board.load("local").resolved())
-    made = compiler.build(importer.import_model(source.load(path)), request, tmp_path / "bundle")
-    found = kernels.read((made.folder / GRAPH_TEXT).read_text(encoding="utf-8"))
-    (twice,) = [one for one in found.values() if len(one.nodes) == 2]
+    built = compiler.build(importer.import_model(source.load(path)), request, tmp_path / "bundle")
+    by_name = kernels.read((built.folder / GRAPH_TEXT).read_text(encoding="utf-8"))
+    (twice,) = [kernel for kernel in by_name.values() if len(kernel.nodes) == 2]
     assert twice.nodes == (("conv1", "relu1"), ("conv2", "relu2"))
-    assert b"relu1" not in (made.folder / "model.so").read_bytes()
-    assert "SourceName" not in json.dumps(json.loads((made.folder / GRAPH).read_text(encoding="utf-8")))
+    assert b"relu1" not in (built.folder / "model.so").read_bytes()
+    assert "SourceName" not in json.dumps(json.loads((built.folder / GRAPH).read_text(encoding="utf-8")))

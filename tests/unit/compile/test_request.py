@@ -26,30 +26,30 @@ sys.exit(", ".join({"tvm", "onnx", "rich"} & set(sys.modules)) or 0)
 
 
 def test_a_request_alone_imports_no_compiler():
-    done = subprocess.run([sys.executable, "-c", LOOKS], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr.strip()) == (0, "")
+    completed = subprocess.run([sys.executable, "-c", LOOKS], capture_output=True, text=True, check=False)
+    assert (completed.returncode, completed.stderr.strip()) == (0, "")
 
 
 def test_the_backend_is_the_boards_and_is_made_once():
-    wanted = BuildRequest(MLP, board.load("rk3588").resolved())
-    assert isinstance(wanted.backend, Mali)
-    assert wanted.backend is wanted.backend
+    request = BuildRequest(MLP, board.load("rk3588").resolved())
+    assert isinstance(request.backend, Mali)
+    assert request.backend is request.backend
     assert isinstance(BuildRequest(MLP, board.load("vta-sim").resolved()).backend, Vta)
 
 
 def test_templates_that_are_left_out_are_left_out_by_the_backend():
-    wanted = BuildRequest(MLP, RPI4, without=("winograd",))
-    assert wanted.backend.without == {"winograd"}
-    assert dataclasses.replace(wanted, without=()).backend.without == set()
+    request = BuildRequest(MLP, RPI4, without=("winograd",))
+    assert request.backend.without == {"winograd"}
+    assert dataclasses.replace(request, without=()).backend.without == set()
 
 
-@pytest.mark.parametrize(("records", "alone"), [(None, False), (Path("shipped"), True), (Path("mine.jsonl"), False)])
-def test_the_word_for_no_records_but_those_of_the_toolchain(records, alone):
-    assert BuildRequest(MLP, RPI4, records=records).only_shipped is alone
+@pytest.mark.parametrize(("records", "only"), [(None, False), (Path("shipped"), True), (Path("mine.jsonl"), False)])
+def test_the_word_for_no_records_but_those_of_the_toolchain(records, only):
+    assert BuildRequest(MLP, RPI4, records=records).only_shipped is only
 
 
 @pytest.mark.parametrize(
-    ("model", "options", "words"),
+    ("model", "options", "arguments"),
     [
         (MLP, {}, "mlp.onnx --board rpi4 --seed 3"),
         (MLP, {"toolchain": "host"}, "mlp.onnx --board rpi4 --toolchain host --seed 3"),
@@ -64,15 +64,15 @@ def test_the_word_for_no_records_but_those_of_the_toolchain(records, alone):
     ],
     ids=["plain", "host", "the board's value", "shapes", "inputs", "image"],
 )
-def test_the_command_that_makes_it_again(model, options, words):
-    assert BuildRequest(model, RPI4, **options).command("mlp.onnx") == f"toolchain build {words}"
+def test_the_command_that_makes_it_again(model, options, arguments):
+    assert BuildRequest(model, RPI4, **options).command("mlp.onnx") == f"toolchain build {arguments}"
 
 
 def test_half_precision_is_part_of_the_command():
     kind = board.load("rk3588").resolved()
     for half_sums, option in ((False, "--float16"), (True, "--half-sums")):
-        made = BuildRequest(MLP, kind.with_precision(float16=True, half_sums=half_sums)).command("mlp")
-        assert made.split()[-3:] == [option, "--seed", "3"]
+        command = BuildRequest(MLP, kind.with_precision(float16=True, half_sums=half_sums)).command("mlp")
+        assert command.split()[-3:] == [option, "--seed", "3"]
 
 
 def test_bfloat16_is_part_of_the_command():

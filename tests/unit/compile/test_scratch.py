@@ -17,12 +17,12 @@ def kernel(serial: int, parallel: int) -> tvm.tirx.PrimFunc:
 
     def body(out) -> None:
         if serial:
-            whole = T.alloc_buffer((serial // 4,), "float32")
-            T.buffer_store(whole, tvm.tirx.const(1.0, "float32"), [0])
+            shared = T.alloc_buffer((serial // 4,), "float32")
+            T.buffer_store(shared, tvm.tirx.const(1.0, "float32"), [0])
         with T.parallel(0, 4) as number:
             if parallel:
-                part = T.alloc_buffer((parallel // 4,), "float32")
-                T.buffer_store(part, tvm.tirx.const(1.0, "float32"), [0])
+                private = T.alloc_buffer((parallel // 4,), "float32")
+                T.buffer_store(private, tvm.tirx.const(1.0, "float32"), [0])
             T.buffer_store(out, tvm.tirx.const(1.0, "float32"), [number])
 
     return emit.kernel([Argument("out", (4,))], body, {})

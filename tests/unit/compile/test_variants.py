@@ -28,7 +28,7 @@ def written(path: str, name: str) -> tuple[list[Compiled], Backend]:
     sources = [source.load_request(Model(path, {"x": (1, 3, size, 16)})) for size in SIZES]
     lowered = [backend.lower(importer.import_model(each).module) for each in sources]
     choices = variants.common_choices(lowered, backend)
-    modules = [backend.apply_choices(module, own) for module, own in zip(lowered, choices, strict=True)]
+    modules = [backend.apply_choices(module, choice) for module, choice in zip(lowered, choices, strict=True)]
     return [lift_constants(module) for module in modules], backend
 
 
@@ -36,14 +36,14 @@ def written(path: str, name: str) -> tuple[list[Compiled], Backend]:
 def compiled(tmp_path_factory):
     """The path of a model, the modules of its two variants, and the target of this machine."""
     path = nets.save(variant_nets.pictures(), tmp_path_factory.mktemp("net"))
-    parts, backend = written(path, "local")
-    return path, parts, backend.target
+    modules, backend = written(path, "local")
+    return path, modules, backend.target
 
 
 def test_layers_with_equal_weights_are_packed_in_the_same_way(compiled):
     (small, large), _ = written(compiled[0], "rpi4")
-    for one, other in zip(small.params.values(), large.params.values(), strict=True):
-        np.testing.assert_array_equal(one, other)
+    for first, second in zip(small.params.values(), large.params.values(), strict=True):
+        np.testing.assert_array_equal(first, second)
 
 
 @pytest.mark.parametrize(("limit", "count"), [(1.05, 2), (3.0, 1)])
@@ -59,8 +59,8 @@ def test_a_packing_is_common_where_no_layer_is_clearly_slower(limit, count, monk
 
 
 def test_each_network_computes_what_it_did_alone(compiled):
-    path, parts, target = compiled
-    merged = variants.merge(parts)
+    path, modules, target = compiled
+    merged = variants.merge(modules)
     assert merged.entries == ("main", "main_1")
     assert set().union(*merged.orders) == set(merged.params)
     code = executable.compile_module(merged.module, target, merged.entries)
@@ -76,15 +76,15 @@ def test_each_network_computes_what_it_did_alone(compiled):
 
 
 def test_equal_kernels_are_there_once(compiled):
-    parts = compiled[1]
-    count = len(variants.merge([parts[0], parts[0]]).module.functions)
-    assert count == len(parts[0].module.functions) + 1
+    modules = compiled[1]
+    count = len(variants.merge([modules[0], modules[0]]).module.functions)
+    assert count == len(modules[0].module.functions) + 1
 
 
 def test_params_are_equal_in_type_and_shape_too(compiled):
-    parts = compiled[1]
+    modules = compiled[1]
     zeros = [np.zeros(4, np.float32), np.zeros((2, 2), np.float32), np.zeros(4, np.int32), np.zeros(4, np.float32)]
-    module = parts[0].module
+    module = modules[0].module
     first = Compiled(module, {f"p{number}": value for number, value in enumerate(zeros)})
     second = Compiled(module, {"p0": zeros[2], "p1": np.ones(4, np.float32), "p2": zeros[0]})
     merged = variants.merge([first, second])
@@ -93,6 +93,6 @@ def test_params_are_equal_in_type_and_shape_too(compiled):
 
 
 def test_a_single_network_stays_as_it_is(compiled):
-    parts = compiled[1]
-    merged = variants.merge(parts[:1])
-    assert (merged.module.same_as(parts[0].module), merged.entries) == (True, ("main",))
+    modules = compiled[1]
+    merged = variants.merge(modules[:1])
+    assert (merged.module.same_as(modules[0].module), merged.entries) == (True, ("main",))

@@ -67,12 +67,12 @@ def test_names_and_shapes_that_agree_are_combined():
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("shapes", "message"),
     [({"ids": (1, 5)}, "dimension length: 1 and 5"), ({"mask": (1, 9)}, r"dimension past \+ length: 4 and 9")],
 )
-def test_names_and_shapes_that_disagree(given, message):
+def test_names_and_shapes_that_disagree(shapes, message):
     with pytest.raises(InputError, match=message):
-        signature.set_shapes(with_inputs(*DECODER), given, {"past": 3, "length": 1})
+        signature.set_shapes(with_inputs(*DECODER), shapes, {"past": 3, "length": 1})
 
 
 def test_open_dimensions_are_listed_with_their_inputs_and_options():
@@ -160,13 +160,13 @@ def test_arrays_set_what_names_leave_open(tmp_path):
     path = nets.save(nets.cached_step(), tmp_path)
     arrays = {"past": np.zeros((2, 2, 3, 4), np.float32), "x": np.zeros((2, 2, 1, 4), np.float32)}
     np.savez(tmp_path / "x.npz", **arrays)
-    given = inputs.Source(npz=tmp_path / "x.npz")
-    loaded = source.load_request(Model(path, given=given, dims={"new": 1}))
+    data = inputs.Source(npz=tmp_path / "x.npz")
+    loaded = source.load_request(Model(path, given=data, dims={"new": 1}))
     assert {spec.name: spec.shape for spec in loaded.inputs} == {
         **{name: array.shape for name, array in arrays.items()},
         "mask": (2, 4),
     }
-    loaded = source.load_request(Model(path, given=given, dims={"new": 5, "past": 0, "batch": 1}))
+    loaded = source.load_request(Model(path, given=data, dims={"new": 5, "past": 0, "batch": 1}))
     assert {spec.name: spec.shape for spec in loaded.inputs} == {"x": (1, 2, 5, 4), "mask": (1, 5)}
 
 

@@ -14,8 +14,8 @@ def test_matrices_of_few_bits_are_counted():
         node("DequantizeLinear", ["v", "t"], ["f"], axis=0, block_size=16),
         node("MatMul", ["h", "f"], ["y"]),
     ]
-    held = {"w": np.zeros((32, 2, 16), np.uint8), "s": np.ones(64, np.float32), "t": np.ones((2, 10), np.float32)}
-    graph = nets.graph(nodes, [value("x", (1, 64))], [value("y", (1, 10))], held)
+    constants = {"w": np.zeros((32, 2, 16), np.uint8), "s": np.ones(64, np.float32), "t": np.ones((2, 10), np.float32)}
+    graph = nets.graph(nodes, [value("x", (1, 64))], [value("y", (1, 10))], constants)
     graph.initializer.append(helper.make_tensor("v", TensorProto.INT8, (32, 10), np.ones(320, np.int8)))
     measured = few_bits.measure(graph)
     assert measured == few_bits.FewBits(2, (4, 8), 64 * 32 + 320, 64 * 16 + 320)

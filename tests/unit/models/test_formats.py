@@ -41,10 +41,10 @@ def test_every_file_has_its_row():
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_file_is_named_and_its_way_told(name):
-    what, remedy = KINDS[name]
+    kind, remedy = KINDS[name]
     with pytest.raises(InputError) as caught:
         source.load(str(DATA / name))
-    assert caught.value.message.startswith(f"{name} is {what}")
+    assert caught.value.message.startswith(f"{name} is {kind}")
     assert caught.value.message.endswith("not an ONNX model")
     assert remedy in caught.value.hint
 
@@ -66,7 +66,7 @@ def test_the_content_tells_and_not_the_ending(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    ("names", "what", "remedy"),
+    ("names", "kind", "remedy"),
     [
         (["saved_model.pb", "variables"], "a TensorFlow SavedModel", "tf2onnx.convert --saved-model"),
         (["config.json", "model.safetensors"], "a Hugging Face model", "optimum-cli export onnx"),
@@ -75,10 +75,10 @@ def test_the_content_tells_and_not_the_ending(tmp_path, name):
         ([], "a folder", "toolchain model list"),
     ],
 )
-def test_a_folder(tmp_path, names, what, remedy):
+def test_a_folder(tmp_path, names, kind, remedy):
     for name in names:
         (tmp_path / name).touch()
-    with pytest.raises(InputError, match=f"is {what}") as caught:
+    with pytest.raises(InputError, match=f"is {kind}") as caught:
         source.load(str(tmp_path))
     assert remedy in caught.value.hint
 

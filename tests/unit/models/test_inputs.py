@@ -438,8 +438,8 @@ STEP = (TensorSpec("x", (2,), "float32"), TensorSpec("position", (), "int64"))
 
 
 def test_a_sequence_has_an_axis_of_steps(tmp_path):
-    made = inputs.make(inputs.Source(), STEP, is_sequence=True)
-    assert {name: value.shape for name, value in made.items()} == {"x": (32, 2), "position": (32,)}
+    samples = inputs.make(inputs.Source(), STEP, is_sequence=True)
+    assert {name: value.shape for name, value in samples.items()} == {"x": (32, 2), "position": (32,)}
     np.savez(tmp_path / "x.npz", x=np.ones((5, 2), np.float32), position=np.arange(5))
     assert inputs.make(inputs.Source(tmp_path / "x.npz"), STEP, is_sequence=True)["x"].shape == (5, 2)
 

@@ -13,11 +13,11 @@ from toolchain.models import sparsity
 from toolchain.models.sparsity import Block
 
 
-def network(**given):
+def network(**weights_by_layer):
     """Return a network of a convolution `conv`, a Gemm `gemm` with transB, and a MatMul `product`."""
     random = np.random.default_rng(0)
     shapes = {"conv": (32, 16, 3, 3), "gemm": (40, 32), "product": (40, 24)}
-    arrays = {name: given.get(name, random.standard_normal(shape)) for name, shape in shapes.items()}
+    arrays = {name: weights_by_layer.get(name, random.standard_normal(shape)) for name, shape in shapes.items()}
     nodes = [
         node("Conv", ["x", "conv"], ["c"], name="conv"),
         node("GlobalAveragePool", ["c"], ["p"]),

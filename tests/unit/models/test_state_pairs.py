@@ -34,8 +34,8 @@ def specs(*names, shape=SHAPE, dtype="float32"):
     ],
 )
 def test_names_that_look_like_a_state(before, after):
-    found = state_pairs.detected([*specs("x"), *specs(before)], [*specs("y"), *specs(after)])
-    assert [(pair.input, pair.output) for pair in found] == [(before, after)]
+    pairs = state_pairs.detected([*specs("x"), *specs(before)], [*specs("y"), *specs(after)])
+    assert [(pair.input, pair.output) for pair in pairs] == [(before, after)]
 
 
 @pytest.mark.parametrize(

@@ -25,10 +25,10 @@ def raw(folder: Path, data: bytes = DATA.tobytes()) -> Path:
 
 def test_raw_numbers_are_the_inputs_of_one_step_after_the_other(tmp_path):
     series = stream.read(raw(tmp_path), [X, G])
-    found = series.take(range(1, 4))
+    samples = series.take(range(1, 4))
     assert (series.count, series.single) == (5, False)
-    np.testing.assert_array_equal(found["x"], DATA[1:4, None, :3])
-    np.testing.assert_array_equal(found["gain"], DATA[1:4, 3])
+    np.testing.assert_array_equal(samples["x"], DATA[1:4, None, :3])
+    np.testing.assert_array_equal(samples["gain"], DATA[1:4, 3])
     assert stream.read(raw(tmp_path), [X, G], 2).count == 2
 
 

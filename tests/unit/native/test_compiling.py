@@ -62,10 +62,10 @@ def test_a_program_and_what_it_needs(workspace, sources):
 def test_a_linked_file_that_may_be_half_written_is_linked_again(workspace, sources):
     with programs.build_folder(workspace) as work:
         programs.run_cmake(COMPILER, sources, "runner", work, {})
-        whole = (work / "build" / "runner").read_bytes()
-        (work / "build" / "runner").write_bytes(whole[:100])
+        complete = (work / "build" / "runner").read_bytes()
+        (work / "build" / "runner").write_bytes(complete[:100])
         programs.run_cmake(COMPILER, sources, "runner", work, {})
-        assert (work / "staged" / "runner").stat().st_size >= len(whole) // 2
+        assert (work / "staged" / "runner").stat().st_size >= len(complete) // 2
 
 
 def test_sources_that_do_not_compile_leave_nothing(workspace, sources):
@@ -90,9 +90,9 @@ def test_what_was_configured_is_gone_on_with(workspace, interrupted):
             work_once()
     else:
         work_once()
-    [kept] = workspace.root.iterdir()
+    [folder] = workspace.root.iterdir()
     with programs.build_folder(workspace) as again:
-        assert (again, [path.name for path in again.iterdir()]) == (kept, ["configured"])
+        assert (again, [path.name for path in again.iterdir()]) == (folder, ["configured"])
 
 
 def test_what_was_killed_is_not_gone_on_with(workspace):
@@ -114,27 +114,27 @@ def test_what_other_sources_left_goes_and_what_other_triples_left_stays(workspac
 
 def test_the_steps_of_a_build_are_told_whoever_builds(workspace):
     """What a waiting process sees of another one's work: nothing, then an object more each time."""
-    told, heard = [], threading.Event()
+    steps, heard = [], threading.Event()
 
     def tell(step):
-        told.append(step)
+        steps.append(step)
         heard.set()
 
     with programs.report_progress(workspace, "board_server", tell):
         objects = workspace.make() / "build" / "server" / "CMakeFiles" / "board_server.dir"
         objects.mkdir(parents=True)
         (objects / "main.cc.o").touch()
-        words = 'c++ CMakeFiles/board_server.dir/main.cc.o "../CMakeFiles/shared.dir/shared.cc.o" -o board_server'
-        (objects / "new").write_text(words)
+        command = 'c++ CMakeFiles/board_server.dir/main.cc.o "../CMakeFiles/shared.dir/shared.cc.o" -o board_server'
+        (objects / "new").write_text(command)
         (objects / "new").rename(objects / "link.txt")
         assert heard.wait(30)
-        assert isinstance(told[0], Step)
-        assert (str(told[0]), told[0].amount) == ("compiling the board server", "1 of 2 objects")
+        assert isinstance(steps[0], Step)
+        assert (str(steps[0]), steps[0].amount) == ("compiling the board server", "1 of 2 objects")
         shared = objects.parents[2] / "CMakeFiles" / "shared.dir"
         shared.mkdir(parents=True)
         (shared / "shared.cc.o").touch()
         heard.clear()
-        while told[-1].done < 2:
+        while steps[-1].done < 2:
             assert heard.wait(30)
             heard.clear()
 

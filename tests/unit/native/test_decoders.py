@@ -19,10 +19,10 @@ STREAM = np.random.default_rng(0)
 
 @pytest.fixture(scope="module")
 def decoder():
-    made = Decoder()
-    require("libturbojpeg", "libturbojpeg0", made.has("jpeg"))
-    require("libpng", "libpng16-16", made.has("png"))
-    return made
+    built = Decoder()
+    require("libturbojpeg", "libturbojpeg0", built.has("jpeg"))
+    require("libpng", "libpng16-16", built.has("png"))
+    return built
 
 
 def contents(data: bytes) -> np.ndarray:
@@ -77,9 +77,9 @@ JPEG, PNG = encoded(IMAGE, "JPEG"), encoded(IMAGE, "PNG")
 FRAME = JPEG.index(b"\xff\xc0")
 
 
-def of_frame(at: int, *values: int) -> bytes:
+def of_frame(offset: int, *values: int) -> bytes:
     """Return the JPEG file with other bytes in its frame."""
-    return JPEG[: FRAME + at] + bytes(values) + JPEG[FRAME + at + len(values) :]
+    return JPEG[: FRAME + offset] + bytes(values) + JPEG[FRAME + offset + len(values) :]
 
 
 WRONG = {

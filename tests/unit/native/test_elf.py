@@ -58,9 +58,9 @@ def test_no_file(tmp_path):
 
 
 def test_a_cut_library_is_named(libraries, tmp_path):
-    whole = (libraries / "expf.so").read_bytes()
-    for length in range(0, len(whole) // 2, 501):
-        (tmp_path / "cut.so").write_bytes(whole[:length])
+    library = (libraries / "expf.so").read_bytes()
+    for length in range(0, len(library) // 2, 501):
+        (tmp_path / "cut.so").write_bytes(library[:length])
         with pytest.raises(BuildError):
             elf.minimum_glibc(tmp_path / "cut.so")
 

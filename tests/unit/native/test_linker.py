@@ -19,8 +19,8 @@ OWN = Linker(("c++",), f"{platform.machine()}-linux-gnu")
 @pytest.fixture
 def thing(tmp_path) -> Path:
     path = tmp_path / "it's one.o"
-    words = ["c++", "-c", "-fPIC", "-x", "c++", "-", "-o", path]
-    subprocess.run(words, input="int one() { return 1; }", text=True, check=True)
+    command = ["c++", "-c", "-fPIC", "-x", "c++", "-", "-o", path]
+    subprocess.run(command, input="int one() { return 1; }", text=True, check=True)
     return path
 
 
@@ -35,12 +35,12 @@ def run(tmp_path: Path, linker: Linker, pairs, timeout: float = 60.0) -> tuple[B
 def test_each_link_has_its_own_outcome(tmp_path, thing):
     pairs = [(tmp_path / f"lib {number}.so", [thing] * (2 if number == 3 else 1)) for number in range(7)]
     batch, code = run(tmp_path, OWN, pairs)
-    found = [batch.outcome(number, "x", None) for number in range(7)]
+    outcomes = [batch.outcome(number, "x", None) for number in range(7)]
     assert code == 0
-    assert [fault is None for fault in found] == [number != 3 for number in range(7)]
-    assert found[3].message == "c++ failed with exit code 1 in the image x"
-    assert "lib 3.so" in found[3].details
-    assert "multiple definition" in found[3].details
+    assert [fault is None for fault in outcomes] == [number != 3 for number in range(7)]
+    assert outcomes[3].message == "c++ failed with exit code 1 in the image x"
+    assert "lib 3.so" in outcomes[3].details
+    assert "multiple definition" in outcomes[3].details
     assert [path.exists() for path, _ in pairs] == [number != 3 for number in range(7)]
 
 
@@ -58,8 +58,8 @@ def test_a_hanging_link_is_ended_alone(tmp_path, thing):
 
 def test_what_never_ran_takes_the_containers_fault(tmp_path, thing):
     batch = Batch(OWN, [(tmp_path / "a.so", [thing])], tmp_path, 60.0)
-    whole = BuildError("the engine is gone")
-    assert batch.outcome(0, "x", whole) is whole
+    fault = BuildError("the engine is gone")
+    assert batch.outcome(0, "x", fault) is fault
     assert "ended before" in batch.outcome(0, "x", None).message
 
 

@@ -57,12 +57,12 @@ def no_build(monkeypatch):
 
 def test_it_is_taken_and_checked(package, monkeypatch, tmp_path):
     no_build(monkeypatch)
-    told = []
-    program = make(told.append)
+    messages = []
+    program = make(messages.append)
     assert program.path.is_relative_to(tmp_path / "cache")
     assert program.sha256 == files.sha256_file(package / f"runner-{TRIPLE}" / "runner")
     assert os.access(program.path, os.X_OK)
-    assert told == []
+    assert messages == []
     (package / "manifest.json").unlink()
     assert make() == program  # from the cache
 
@@ -87,11 +87,11 @@ def test_a_stale_one_is_named_and_built_instead(package, sources, monkeypatch, c
         (sources / "main.cc").write_text("int main() { return 1; }\n")
     else:
         monkeypatch.setattr(programs, "_compiler", lambda _triple: Compiler(("c++",), (), (), ("1", "2", "4")))
-    told = []
-    program = make(lambda line: told.append(str(line)))
-    assert f"the package's runner-{TRIPLE} is not used: it was built from other {change}" in told
+    messages = []
+    program = make(lambda line: messages.append(str(line)))
+    assert f"the package's runner-{TRIPLE} is not used: it was built from other {change}" in messages
     assert program.sha256 == files.sha256_file(program.path)
-    assert any("building runner" in line for line in told)
+    assert any("building runner" in line for line in messages)
 
 
 @pytest.mark.parametrize("damage", ["changed", "missing"])

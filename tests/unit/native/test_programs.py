@@ -100,15 +100,15 @@ def test_real_programs(program):
 
 @pytest.mark.usefixtures("sources")
 def test_built_once_and_told_once(cache, monkeypatch):
-    told = []
-    first = make(lambda line: isinstance(line, Step) or told.append(line))
+    messages = []
+    first = make(lambda line: isinstance(line, Step) or messages.append(line))
     assert first.path.parent.parent == cache
     assert {path.name for path in first.path.parent.iterdir()} == {"runner", "program.json"}
-    assert len(told) == 1
-    assert TRIPLE in told[0]
+    assert len(messages) == 1
+    assert TRIPLE in messages[0]
     no_build(monkeypatch)
-    assert make(told.append) == first
-    assert len(told) == 1
+    assert make(messages.append) == first
+    assert len(messages) == 1
     assert [path.name for path in finished(cache)] == [first.path.parent.name]
 
 
@@ -186,15 +186,15 @@ ANDROID = "aarch64-linux-android24"
 def ndk(tmp_path, monkeypatch):
     """Return a function that puts a compiler driver, which makes programs of this machine, in the NDK's place."""
     driver = tmp_path / f"{ANDROID}-clang++"
-    said = tmp_path / "said"
+    log = tmp_path / "said"
 
     def use(target: str = "aarch64-unknown-linux-android24", version: str = "Android clang version 18.0.1") -> Path:
-        lines = ["#!/bin/sh", f'echo "$@" >>{said}', f'case "$*" in --version) echo "{version}"; exit;;']
+        lines = ["#!/bin/sh", f'echo "$@" >>{log}', f'case "$*" in --version) echo "{version}"; exit;;']
         lines += [f"-dumpmachine) echo {target}; exit;; esac", 'exec c++ "$@"', ""]
         driver.write_text("\n".join(lines))
         driver.chmod(0o755)
         monkeypatch.setenv("TVM_NDK_CC", str(driver))
-        return said
+        return log
 
     return use
 
@@ -212,14 +212,14 @@ def test_android_without_an_ndk(monkeypatch):
 @pytest.mark.usefixtures("tiny_sources")
 def test_android_with_an_ndk(cache, ndk, monkeypatch):
     """Its compiler is called with what Android's loader asks for, and with nothing of zig's."""
-    said = ndk()
+    log = ndk()
     first = programs.build(RUNNER, ANDROID, "aarch64")
-    links = [line.split() for line in said.read_text().splitlines() if " -o runner" in line]
+    links = [line.split() for line in log.read_text().splitlines() if " -o runner" in line]
     assert len(links) == 1
     assert {"-static-libstdc++", "-Wl,-z,max-page-size=16384", "-Wl,-z,relro,-z,now", "-Wl,--hash-style=gnu"} <= {
         *links[0]
     }
-    assert "target" not in said.read_text()
+    assert "target" not in log.read_text()
     assert [path.name.startswith(f"runner-{ANDROID}") for path in finished(cache)] == [True]
     ndk(version="Android clang version 19.0.0")
     assert programs.build(RUNNER, ANDROID, "aarch64").path != first.path
@@ -262,14 +262,14 @@ def test_builder_that_loses_the_race(cache, monkeypatch):
     first = make()
     looks = iter([None, None])
     honest = programs._load
-    monkeypatch.setattr(programs, "_load", lambda *words: next(looks, None) or honest(*words))
+    monkeypatch.setattr(programs, "_load", lambda *arguments: next(looks, None) or honest(*arguments))
     assert make() == first
     assert finished(cache) == [first.path.parent]
 
 
 def test_a_build_tells_how_far_it_is(cache, tiny_sources, tmp_path, monkeypatch):
     """Its compiler waits until that was told."""
-    driver, go, told = tmp_path / "driver", tmp_path / "go", []
+    driver, go, steps = tmp_path / "driver", tmp_path / "go", []
     wait = f"while [ ! -e {go} ]; do sleep 0.05; done"
     driver.write_text(f'#!/bin/sh\ncase "$*" in *main.cc*) {wait};; esac\nexec c++ "$@"\n')
     driver.chmod(0o755)
@@ -277,12 +277,12 @@ def test_a_build_tells_how_far_it_is(cache, tiny_sources, tmp_path, monkeypatch)
 
     def tell(line):
         if isinstance(line, Step):
-            told.append((str(line), line.amount))
+            steps.append((str(line), line.amount))
             go.touch()
 
     make(tell)
-    assert told[0][0] == "compiling the runner"
-    assert told[0][1] in {"0 of 2 objects", "1 of 2 objects"}
+    assert steps[0][0] == "compiling the runner"
+    assert steps[0][1] in {"0 of 2 objects", "1 of 2 objects"}
 
 
 @pytest.mark.usefixtures("cache")
@@ -309,10 +309,10 @@ def test_a_program_is_built_in_the_background(cache, tiny_sources, tmp_path, mon
     driver, go, log = slow_driver(tmp_path)
     monkeypatch.setattr(programs, "_BUILD", in_the_background(tiny_sources, driver))
     compile_with(monkeypatch, str(driver))
-    told = []
+    messages = []
 
     def tell(line):
-        told.append(str(line))
+        messages.append(str(line))
         if isinstance(line, Step):
             go.touch()
 
@@ -320,13 +320,13 @@ def test_a_program_is_built_in_the_background(cache, tiny_sources, tmp_path, mon
         while not log.exists():  # the shared object is compiled, and its program waits
             time.sleep(0.01)
         no_build(monkeypatch)
-        made = make(tell, BOARD_SERVER)
-    assert "is in use by process" in told[0]
-    assert told[1] == "compiling the board server"
-    assert finished(cache) == [made.path.parent]
+        program = make(tell, BOARD_SERVER)
+    assert "is in use by process" in messages[0]
+    assert messages[1] == "compiling the board server"
+    assert finished(cache) == [program.path.parent]
     monkeypatch.setattr(programs.process, "spawn_background", lambda *_: pytest.fail("built again"))
     with programs.building(BOARD_SERVER, TRIPLE, MACHINE):
-        assert make(name=BOARD_SERVER) == made
+        assert make(name=BOARD_SERVER) == program
 
 
 def test_a_background_build_ends_with_what_it_is_for(cache, tiny_sources, tmp_path, monkeypatch):
@@ -382,29 +382,29 @@ def test_an_interrupted_build_is_gone_on_with(cache, tiny_sources, tmp_path, mon
         (tmp_path / "linked").mkdir()
         (tmp_path / "linked" / "device").symlink_to(cache)
         monkeypatch.setenv("TOOLCHAIN_CACHE", str(tmp_path / "linked"))
-    made = make(name=BOARD_SERVER)
-    subprocess.run([made.path], check=True, timeout=60)
+    program = make(name=BOARD_SERVER)
+    subprocess.run([program.path], check=True, timeout=60)
     assert log.read_text().split().count("shared") == compiled
     runner = make()
-    assert {path.name for path in cache.iterdir()} == {made.path.parent.name, runner.path.parent.name}
+    assert {path.name for path in cache.iterdir()} == {program.path.parent.name, runner.path.parent.name}
 
 
 @pytest.mark.usefixtures("sources")
 def test_second_builder_waits(cache, monkeypatch):
     """What the first one made is there once it lets go of the lock."""
-    told, holder = [], (cache.parent / f".device-{TRIPLE}.lock")
+    messages, holder = [], (cache.parent / f".device-{TRIPLE}.lock")
     cache.parent.mkdir()
     lock = holder.open("ab")
     fcntl.flock(lock, fcntl.LOCK_EX)
 
     def release(line):
-        told.append(line)
+        messages.append(line)
         lock.close()
 
-    made = make(release)
-    assert [line.split()[0] for line in told if not isinstance(line, Step)] == ["waiting", "building"]
+    program = make(release)
+    assert [line.split()[0] for line in messages if not isinstance(line, Step)] == ["waiting", "building"]
     no_build(monkeypatch)
-    assert make() == made
+    assert make() == program
 
 
 @pytest.mark.usefixtures("sources")

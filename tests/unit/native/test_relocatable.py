@@ -33,24 +33,24 @@ int main() { return shown(3) + hidden(0) + shown(0); }
 @pytest.fixture
 def thing(tmp_path):
     path = tmp_path / "thing.o"
-    words = ["c++", "-O0", "-c", "-fPIC", "-x", "c++", "-", "-o", path]
-    subprocess.run(words, input=SOURCE, text=True, check=True)
+    command = ["c++", "-O0", "-c", "-fPIC", "-x", "c++", "-", "-o", path]
+    subprocess.run(command, input=SOURCE, text=True, check=True)
     return path
 
 
 def global_names(path) -> set[str]:
     with path.open("rb") as stream:
         table = ELFFile(stream).get_section_by_name(".symtab")
-        found = [one for one in table.iter_symbols() if one["st_info"]["bind"] != "STB_LOCAL"]
-        return {one.name for one in found if one["st_shndx"] != "SHN_UNDEF"}
+        symbols = [symbol for symbol in table.iter_symbols() if symbol["st_info"]["bind"] != "STB_LOCAL"]
+        return {symbol.name for symbol in symbols if symbol["st_shndx"] != "SHN_UNDEF"}
 
 
 def test_a_program_has_its_own_function_of_a_hidden_name(thing, tmp_path):
     assert len(global_names(thing)) > 10
     thing.write_bytes(localize(thing.read_bytes(), lambda name: name == "shown"))
     assert global_names(thing) == {"shown"}
-    words = ["c++", "-x", "c++", "-", "-x", "none", thing, "-o", tmp_path / "program"]
-    subprocess.run(words, input=USER, text=True, check=True)
+    command = ["c++", "-x", "c++", "-", "-x", "none", thing, "-o", tmp_path / "program"]
+    subprocess.run(command, input=USER, text=True, check=True)
     assert subprocess.run([tmp_path / "program"], check=False).returncode == 4 - 1 - 1
 
 
@@ -59,10 +59,10 @@ def test_locals_come_first(thing):
     with thing.open("rb") as stream:
         file = ELFFile(stream)
         table = file.get_section_by_name(".symtab")
-        kinds = [one["st_info"]["bind"] == "STB_LOCAL" for one in table.iter_symbols()]
+        kinds = [symbol["st_info"]["bind"] == "STB_LOCAL" for symbol in table.iter_symbols()]
         assert kinds == sorted(kinds, reverse=True)
         assert table["sh_info"] == sum(kinds)
-        assert not [one for one in file.iter_sections() if one["sh_type"] == "SHT_GROUP"]
+        assert not [section for section in file.iter_sections() if section["sh_type"] == "SHT_GROUP"]
 
 
 @pytest.mark.parametrize("data", [b"", b"\x7fELF", b"!<arch>\n" + bytes(64), b"\x7fELF\x02\x02\x01" + bytes(64)])

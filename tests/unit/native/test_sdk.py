@@ -34,12 +34,12 @@ def library(tmp_path, monkeypatch):
 
 
 def test_it_says_what_it_was_made_of(kind, tmp_path):
-    made = sdk.write(kind, tmp_path / "sdk")
-    assert (made.board, made.triple, made.glibc, made.versions) == ("local", kind.triple, "2.28", VERSIONS)
+    kit = sdk.write(kind, tmp_path / "sdk")
+    assert (kit.board, kit.triple, kit.glibc, kit.versions) == ("local", kind.triple, "2.28", VERSIONS)
     document = json.loads((tmp_path / "sdk" / sdk.RECORD).read_bytes())
-    assert document == {key: value for key, value in vars(made).items() if key != "folder"}
+    assert document == {key: value for key, value in vars(kit).items() if key != "folder"}
     assert (tmp_path / "sdk/lib/libedge_model.so").resolve().name == "libedge_model.so.1"
-    assert {name.partition("/")[0] for name in made.files} == {
+    assert {name.partition("/")[0] for name in kit.files} == {
         "README.md",
         "example",
         "include",
@@ -50,8 +50,8 @@ def test_it_says_what_it_was_made_of(kind, tmp_path):
 
 
 def test_no_word_is_left_open(kind, tmp_path):
-    made = sdk.write(kind, tmp_path / "sdk")
-    texts = [tmp_path / "sdk" / name for name in made.files if "libedge" not in name and "licences" not in name]
+    kit = sdk.write(kind, tmp_path / "sdk")
+    texts = [tmp_path / "sdk" / name for name in kit.files if "libedge" not in name and "licences" not in name]
     assert not [path for path in texts if re.search(r"@[A-Z]+@", path.read_text(encoding="utf-8"))]
     assert "Version: 1.1.2.3" in (tmp_path / "sdk/lib/pkgconfig/edge_model.pc").read_text()
 
@@ -87,7 +87,7 @@ def test_nothing_is_built_for_a_folder_that_cannot_be_written(kind, tmp_path, mo
 def test_a_failing_build_leaves_the_old_one(kind, tmp_path, monkeypatch):
     sdk.write(kind, tmp_path / "sdk")
 
-    def fail(*words):
+    def fail(*arguments):
         raise BuildError("no compiler")
 
     monkeypatch.setattr(programs, "build", fail)

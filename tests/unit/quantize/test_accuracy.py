@@ -36,15 +36,15 @@ def negated(shape, operator="Neg"):
 
 def compared(shape, samples):
     """Compare a net with one whose result has the other sign."""
-    written = Written(negated(shape, "Identity"), {"r": "r"}, ())
+    quantized = Written(negated(shape, "Identity"), {"r": "r"}, ())
     return network.compare(
-        negated(shape), written, ["r"], [{"x": np.array(one, np.float32).reshape(shape)} for one in samples]
+        negated(shape), quantized, ["r"], [{"x": np.array(sample, np.float32).reshape(shape)} for sample in samples]
     )
 
 
 def test_layers_and_results_are_compared():
-    found = compared((1, 2), [[1, 2]])
-    assert (found.layers, found.output) == ({"r": None}, pytest.approx(-6.02))
+    comparison = compared((1, 2), [[1, 2]])
+    assert (comparison.layers, comparison.output) == ({"r": None}, pytest.approx(-6.02))
 
 
 @pytest.mark.parametrize("shape", [(1, 3), (1, 3, 1, 1), (1, 1, 3)])

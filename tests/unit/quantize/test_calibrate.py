@@ -17,7 +17,7 @@ SHAPE = (1, 2, 5, 5)
 
 @pytest.fixture
 def graph():
-    held = {
+    weights = {
         "w": np.ones((2, 2, 1, 1), np.float32),
         "v": qdq_nets.weights(2, 2, 1, 1),
         "0": np.float32(0),
@@ -29,7 +29,7 @@ def graph():
         node("Conv", ["r", "v"], ["c"]),
         node("Clip", ["c", "0", "6"], ["y"]),
     ]
-    return Graph(nets.model(nodes, [value("x", SHAPE)], [value("y", SHAPE)], held))
+    return Graph(nets.model(nodes, [value("x", SHAPE)], [value("y", SHAPE)], weights))
 
 
 def samples(*levels):
@@ -37,18 +37,18 @@ def samples(*levels):
 
 
 def test_means_and_ranges_are_those_of_all_samples(graph):
-    found = calibration.calibrate(graph, plan(graph, ("s",), "net"), samples(1, 2, -3), "max")
-    np.testing.assert_allclose(found.means["r"], [2, 2])  # of 2, 4 and 0
-    assert found.grids["r"] == Range(0, 4).on(covering(4) - 1)
+    result = calibration.calibrate(graph, plan(graph, ("s",), "net"), samples(1, 2, -3), "max")
+    np.testing.assert_allclose(result.means["r"], [2, 2])  # of 2, 4 and 0
+    assert result.grids["r"] == Range(0, 4).on(covering(4) - 1)
 
 
 def test_what_is_clipped_is_covered_by_any_method(graph):
-    held = next(tensor for tensor in graph.proto.graph.initializer if tensor.name == "v")
-    held.CopyFrom(nets.graph([], [], [], {"v": np.eye(2, dtype=np.float32)[:, :, None, None]}).initializer[0])
-    given = [{"x": np.abs(qdq_nets.random(SHAPE, 1)) * 0.01}, *samples(0.01)]
-    given[0]["x"][0, 0, 0, 0] = 50
-    found = calibration.calibrate(graph, plan(graph, ("s",), "net"), given, "percentile")
-    assert found.grids["y"] == Range(0, 6).on(covering(6) - 1)
+    weight = next(tensor for tensor in graph.proto.graph.initializer if tensor.name == "v")
+    weight.CopyFrom(nets.graph([], [], [], {"v": np.eye(2, dtype=np.float32)[:, :, None, None]}).initializer[0])
+    inputs = [{"x": np.abs(qdq_nets.random(SHAPE, 1)) * 0.01}, *samples(0.01)]
+    inputs[0]["x"][0, 0, 0, 0] = 50
+    result = calibration.calibrate(graph, plan(graph, ("s",), "net"), inputs, "percentile")
+    assert result.grids["y"] == Range(0, 6).on(covering(6) - 1)
 
 
 def test_infinite_activations_are_told(graph):

@@ -41,8 +41,8 @@ class Known:
     def _sum(values, proto):
         return sum(value for name, value in values.items() if name not in proto.doc_string.split())
 
-    def choose(self, most):
-        budget = Budget(self.loss, most)
+    def choose(self, limit):
+        budget = Budget(self.loss, limit)
         return float_layers.choose(self, self.noise, budget, clock=lambda: self.now)
 
 
@@ -55,14 +55,14 @@ def losses(count, **large):
 
 
 def test_nothing_stays_float_within_the_budget():
-    known = Known(losses(20))
-    choice = known.choose(1.0)
-    assert (choice.layers, choice.loss_of_all, known.trials) == ((), pytest.approx(0.02), 1)
+    network = Known(losses(20))
+    choice = network.choose(1.0)
+    assert (choice.layers, choice.loss_of_all, network.trials) == ((), pytest.approx(0.02), 1)
 
 
 def test_the_layers_that_lose_most_stay_float():
-    known = Known(losses(20, l003=2.0, l011=5.0, l017=0.7))
-    choice = known.choose(1.0)
+    network = Known(losses(20, l003=2.0, l011=5.0, l017=0.7))
+    choice = network.choose(1.0)
     assert [(layer.name, layer.operator) for layer in choice.layers] == [("l011", "Conv"), ("l003", "Conv")]
     assert [layer.gives_back for layer in choice.layers] == pytest.approx([5.0, 2.0])
     assert choice.loss_of_all == pytest.approx(7.717)
@@ -70,16 +70,16 @@ def test_the_layers_that_lose_most_stay_float():
 
 def test_a_layer_without_which_the_budget_holds_is_dropped():
     """The noise of a layer is not always what the metric loses."""
-    known = Known({"a": 0.1, "b": 2.0, "c": 0.1}, noises={"a": 3.0, "b": 2.0, "c": 1.0})
-    choice = known.choose(0.5)
+    network = Known({"a": 0.1, "b": 2.0, "c": 0.1}, noises={"a": 3.0, "b": 2.0, "c": 1.0})
+    choice = network.choose(0.5)
     assert names(choice) == ["b"]
     assert choice.layers[0].gives_back == pytest.approx(2.0)
 
 
 def test_the_time_of_a_layer_counts():
     """A large layer and three small ones give back the same; the small ones take less time in floats."""
-    known = Known({"large": 3.1, "a": 1.2, "b": 1.1, "c": 1.0, "d": 0.1}, work={"large": 97.0})
-    choice = known.choose(3.5)
+    network = Known({"large": 3.1, "a": 1.2, "b": 1.1, "c": 1.0, "d": 0.1}, work={"large": 97.0})
+    choice = network.choose(3.5)
     assert names(choice) == ["a", "b", "c"]
     assert [layer.time_share for layer in choice.layers] == pytest.approx([1 / 101] * 3, abs=1e-4)
     assert choice.layers[0].noise == pytest.approx(1.2 / 6.5, abs=1e-4)
@@ -87,16 +87,16 @@ def test_the_time_of_a_layer_counts():
 
 
 def test_a_budget_that_only_floats_keep():
-    known = Known(losses(8))
-    assert len(known.choose(0.0).layers) == 8
+    network = Known(losses(8))
+    assert len(network.choose(0.0).layers) == 8
 
 
 @pytest.mark.parametrize("seconds", [0.5, 2.0, 5.0])
 def test_the_time_is_bounded(seconds):
     """300 layers, of which a few lose nearly all: they are found by halving groups."""
     large = {"l042": 3.0, "l043": 2.0, "l170": 4.0}
-    known = Known(losses(300, **large), seconds)
-    choice = known.choose(0.5)
-    assert known.now <= 300
+    network = Known(losses(300, **large), seconds)
+    choice = network.choose(0.5)
+    assert network.now <= 300
     assert set(large) <= set(names(choice))
     assert len(choice.layers) < 30

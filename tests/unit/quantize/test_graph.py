@@ -15,25 +15,25 @@ from toolchain.quantize.graph import Graph
 ONES = np.ones((1, 3), np.float32)
 
 
-def net(*nodes, held=None, outputs=("y",), opset=17):
-    return nets.model(nodes, [value("x", (1, 3))], [value(name, (1, 3)) for name in outputs], held or {}, opset)
+def net(*nodes, constants=None, outputs=("y",), opset=17):
+    return nets.model(nodes, [value("x", (1, 3))], [value(name, (1, 3)) for name in outputs], constants or {}, opset)
 
 
 def test_constants_become_initializers():
     constant = node("Constant", [], ["c"], value=numpy_helper.from_array(ONES, "other"))
     proto = net(constant, node("Identity", ["c"], ["d"]), node("Add", ["x", "d"], ["y"]))
-    found = graphs.constants_as_initializers(proto)
-    assert [one.op_type for one in found.graph.node] == ["Add"]
-    assert {tensor.name for tensor in found.graph.initializer} == {"c", "d"}
-    assert nets.run(found, {"x": ONES})[0].tolist() == [[2, 2, 2]]
+    result = graphs.constants_as_initializers(proto)
+    assert [node.op_type for node in result.graph.node] == ["Add"]
+    assert {tensor.name for tensor in result.graph.initializer} == {"c", "d"}
+    assert nets.run(result, {"x": ONES})[0].tolist() == [[2, 2, 2]]
     assert len(proto.graph.node) == 3
 
 
 def test_constant_results_stay():
     constant = node("Constant", [], ["y"], value=numpy_helper.from_array(ONES, "y"))
     proto = net(constant, node("Identity", ["y"], ["z"]), node("Neg", ["x"], ["n"]), outputs=("y", "z", "n"))
-    found = graphs.constants_as_initializers(proto)
-    assert [one.op_type for one in found.graph.node] == ["Constant", "Identity", "Neg"]
+    result = graphs.constants_as_initializers(proto)
+    assert [node.op_type for node in result.graph.node] == ["Constant", "Identity", "Neg"]
 
 
 def test_what_only_one_node_reads():
@@ -44,7 +44,7 @@ def test_what_only_one_node_reads():
         node("Add", ["a", "b"], ["s"]),
         node("If", ["on"], ["y"], then_branch=branch, else_branch=branch),
     ]
-    graph = Graph(net(*nodes, held={"on": np.bool_(1)}, outputs=("y", "s")))
+    graph = Graph(net(*nodes, constants={"on": np.bool_(1)}, outputs=("y", "s")))
     assert graph.only_reader("a").op_type == "Add"
     assert graph.only_reader("b") is None  # the branches read it too
     assert graph.only_reader("s") is None  # a result
@@ -53,10 +53,10 @@ def test_what_only_one_node_reads():
 
 def test_batch_norm_is_folded(tmp_path):
     source = model.load(nets.save(int8_nets.residual(), tmp_path))
-    found = graphs.floating(source)
-    proto = found.proto
-    assert found.ranges is None
-    assert "BatchNormalization" not in {one.op_type for one in proto.graph.node}
+    result = graphs.floating(source)
+    proto = result.proto
+    assert result.ranges is None
+    assert "BatchNormalization" not in {node.op_type for node in proto.graph.node}
     assert Graph(proto).shapes["n1"] == (1, 12, 3, 3)
 
 
@@ -70,8 +70,8 @@ def test_a_convolution_in_a_function_is_found(tmp_path):
     proto = nets.model(nodes, *ends, {"w": qdq_nets.weights(4, 4, 1, 1)})
     proto.functions.append(function)
     proto.opset_import.append(onnx.helper.make_opsetid("mine", 1))
-    found = graphs.floating(model.load(nets.save(proto, tmp_path))).proto
-    assert [one.op_type for one in found.graph.node] == ["Conv", "Relu", "Conv"]
+    result = graphs.floating(model.load(nets.save(proto, tmp_path))).proto
+    assert [node.op_type for node in result.graph.node] == ["Conv", "Relu", "Conv"]
 
 
 def test_an_old_opset_is_raised(tmp_path):
@@ -97,5 +97,5 @@ def test_titles_name_nodes_without_names():
 
 
 def test_floats_are_told_from_other_constants():
-    graph = Graph(net(node("Add", ["x", "w"], ["y"]), held={"w": qdq_nets.random((1, 3)), "i": np.int64(1)}))
+    graph = Graph(net(node("Add", ["x", "w"], ["y"]), constants={"w": qdq_nets.random((1, 3)), "i": np.int64(1)}))
     assert [graph.is_float(name) for name in ("w", "i", "x")] == [True, False, False]

@@ -27,8 +27,8 @@ HELD = {
 
 def planned(*nodes, outputs=("y",), exclude=(), inputs=("x",), stem=False):
     """Plan a net that begins with the stem, which stays on floats unless told otherwise; all its tensors are alike."""
-    given = [value(name, (1, 4, 6, 6)) for name in inputs]
-    proto = nets.model([STEM, *nodes], given, [value(name, None) for name in outputs], HELD)
+    values = [value(name, (1, 4, 6, 6)) for name in inputs]
+    proto = nets.model([STEM, *nodes], values, [value(name, None) for name in outputs], HELD)
     return plan(Graph(proto), exclude if stem else ("stem", *exclude), "net")
 
 
@@ -40,26 +40,26 @@ def around(source, output):
     return conv(source, output, "w3", pads=[1, 1, 1, 1])
 
 
-def ends(found):
-    return {layer.name: (layer.residual, layer.output) for layer in found.layers}
+def ends(result):
+    return {layer.name: (layer.residual, layer.output) for layer in result.layers}
 
 
 def test_each_convolution_is_quantized_from_the_image_on():
-    found = planned(conv("s", "y"), stem=True)
-    assert (ends(found), found.left) == ({"stem": ("", "s"), "y": ("", "y")}, ())
-    assert found.tensors == ("x", "s", "y")
+    result = planned(conv("s", "y"), stem=True)
+    assert (ends(result), result.left) == ({"stem": ("", "s"), "y": ("", "y")}, ())
+    assert result.tensors == ("x", "s", "y")
 
 
 def test_what_is_excluded_stays_on_floats():
-    found = planned(conv("s", "y"))
-    assert (ends(found), found.left) == ({"y": ("", "y")}, ("stem",))
-    assert found.tensors == ("s", "y")
+    result = planned(conv("s", "y"))
+    assert (ends(result), result.left) == ({"y": ("", "y")}, ("stem",))
+    assert result.tensors == ("s", "y")
 
 
 def test_computed_weights_stay_on_floats_and_grouped_ones_do_not():
     nodes = [node("Mul", ["w", "1"], ["v"]), conv("s", "c", "v"), conv("c", "y", "wd", group=4)]
-    found = planned(*nodes)
-    assert (list(ends(found)), found.left) == (["y"], ("stem", "c"))
+    result = planned(*nodes)
+    assert (list(ends(result)), result.left) == (["y"], ("stem", "c"))
 
 
 def test_a_weight_of_another_type_stays():
@@ -68,7 +68,7 @@ def test_a_weight_of_another_type_stays():
 
 
 @pytest.mark.parametrize(
-    ("activation", "taken"),
+    ("activation", "fused"),
     [
         (node("Relu", ["c"], ["y"]), True),
         (node("Clip", ["c", "0", "6"], ["y"]), True),
@@ -78,40 +78,40 @@ def test_a_weight_of_another_type_stays():
         (node("Sigmoid", ["c"], ["y"]), False),
     ],
 )
-def test_activations_at_the_end(activation, taken):
+def test_activations_at_the_end(activation, fused):
     (layer,) = planned(conv("s", "c"), activation).layers
-    assert layer.output == ("y" if taken else "c")
-    assert layer.clipped == (taken and activation.op_type == "Clip")
+    assert layer.output == ("y" if fused else "c")
+    assert layer.clipped == (fused and activation.op_type == "Clip")
 
 
 def test_what_others_read_too_is_rounded_there():
-    found = planned(conv("s", "c"), node("Relu", ["c"], ["r"]), node("Mul", ["c", "r"], ["y"]))
-    assert ends(found) == {"c": ("", "c")}
+    result = planned(conv("s", "c"), node("Relu", ["c"], ["r"]), node("Mul", ["c", "r"], ["y"]))
+    assert ends(result) == {"c": ("", "c")}
 
 
 def test_a_result_is_rounded_there():
-    found = planned(conv("s", "c"), node("Relu", ["c"], ["y"]), outputs=("y", "c"))
-    assert ends(found) == {"c": ("", "c")}
+    result = planned(conv("s", "c"), node("Relu", ["c"], ["y"]), outputs=("y", "c"))
+    assert ends(result) == {"c": ("", "c")}
 
 
 @pytest.mark.parametrize("inputs", [["c", "s"], ["s", "c"]])
 def test_an_addition_is_taken_along(inputs):
-    found = planned(conv("s", "c"), node("Add", inputs, ["a"]), node("Relu", ["a"], ["y"]))
-    assert ends(found) == {"c": ("s", "y")}
-    assert found.tensors == ("s", "y")
+    result = planned(conv("s", "c"), node("Add", inputs, ["a"]), node("Relu", ["a"], ["y"]))
+    assert ends(result) == {"c": ("s", "y")}
+    assert result.tensors == ("s", "y")
 
 
 @pytest.mark.parametrize("other", ["channels", "whole", "mean", "c"])
 def test_other_additions_are_not(other):
     """Constants, a number for each channel, a tensor added to itself."""
-    found = planned(conv("s", "c"), node("GlobalAveragePool", ["s"], ["mean"]), node("Add", ["c", other], ["y"]))
-    assert ends(found) == {"c": ("", "c")}
+    result = planned(conv("s", "c"), node("GlobalAveragePool", ["s"], ["mean"]), node("Add", ["c", other], ["y"]))
+    assert ends(result) == {"c": ("", "c")}
 
 
 @pytest.mark.parametrize("order", [["deep", "c"], ["c", "deep"]])
 def test_of_two_branches_the_deeper_one_adds(order):
-    found = planned(around("s", "c"), conv("s", "d"), conv("d", "deep"), node("Add", order, ["y"]))
-    assert ends(found) == {"c": ("", "c"), "d": ("", "d"), "deep": ("c", "y")}
+    result = planned(around("s", "c"), conv("s", "d"), conv("d", "deep"), node("Add", order, ["y"]))
+    assert ends(result) == {"c": ("", "c"), "d": ("", "d"), "deep": ("c", "y")}
 
 
 @pytest.mark.parametrize("order", [["wide", "c"], ["c", "wide"]])
@@ -120,8 +120,8 @@ def test_of_two_as_deep_the_larger_window_adds(order):
 
 
 def test_of_two_alike_the_first_adds():
-    found = planned(conv("s", "c"), conv("s", "d"), node("Add", ["d", "c"], ["y"]))
-    assert ends(found) == {"c": ("", "c"), "d": ("c", "y")}
+    result = planned(conv("s", "c"), conv("s", "d"), node("Add", ["d", "c"], ["y"]))
+    assert ends(result) == {"c": ("", "c"), "d": ("c", "y")}
 
 
 def test_a_branch_that_others_read_cannot_add():
@@ -135,5 +135,5 @@ def test_a_sum_of_three_adds_twice():
 
 
 def test_an_excluded_branch_is_added():
-    found = planned(conv("s", "c"), conv("s", "d"), node("Add", ["d", "c"], ["y"]), exclude=("d",))
-    assert (ends(found), found.left) == ({"c": ("d", "y")}, ("stem", "d"))
+    result = planned(conv("s", "c"), conv("s", "d"), node("Add", ["d", "c"], ["y"]), exclude=("d",))
+    assert (ends(result), result.left) == ({"c": ("d", "y")}, ("stem", "d"))

@@ -23,8 +23,8 @@ IMAGE, TRIPLE, RESULT = (1, 2, 6, 6), ["s", "z"], ["r", "u"]
 
 
 def case(operator, inputs, shape=IMAGE, domain="", **attributes):
-    made = node(operator, inputs, ["y"], operator, domain=domain, **attributes)
-    proto = nets.model([made], [value("x", shape, "uint8")], [value("y", None, "uint8")], HELD)
+    operation = node(operator, inputs, ["y"], operator, domain=domain, **attributes)
+    proto = nets.model([operation], [value("x", shape, "uint8")], [value("y", None, "uint8")], HELD)
     if domain:
         proto.opset_import.append(onnx.helper.make_opsetid(domain, 1))
     return proto
@@ -50,15 +50,15 @@ def test_results_are_the_same(name):
     proto = onnx.ModelProto()
     proto.CopyFrom(CASES[name])
     feeds = {"x": X if name != "gemm" else X.reshape(-1)[:24].reshape(4, 6)}
-    (wanted,) = nets.run(proto, feeds)
+    (expected,) = nets.run(proto, feeds)
     assert strip.has_qoperators(proto)
     strip.expand_qoperators(proto)
-    kinds = {one.op_type for one in proto.graph.node}
+    kinds = {node.op_type for node in proto.graph.node}
     assert kinds >= {"QuantizeLinear", "DequantizeLinear"}
-    assert not any(one.startswith(("QL", "QG")) for one in kinds)
-    (found,) = nets.run(proto, feeds)
-    assert np.ptp(wanted) > 5
-    assert np.abs(found.astype(int) - wanted).max() <= 1
+    assert not any(kind.startswith(("QL", "QG")) for kind in kinds)
+    (actual,) = nets.run(proto, feeds)
+    assert np.ptp(expected) > 5
+    assert np.abs(actual.astype(int) - expected).max() <= 1
 
 
 def test_others_stay():
@@ -80,4 +80,4 @@ def test_what_cannot_be_known_stays(odd):
     proto = onnx.ModelProto()
     proto.CopyFrom(odd)
     strip.expand_qoperators(proto)
-    assert [one.op_type for one in proto.graph.node] == [one.op_type for one in odd.graph.node]
+    assert [node.op_type for node in proto.graph.node] == [node.op_type for node in odd.graph.node]

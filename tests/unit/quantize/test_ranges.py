@@ -28,7 +28,7 @@ def test_a_third_saturates_at_most_and_no_finer_step_does_as_well(low, high):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "zero", "scale", "wanted"),
+    ("dtype", "zero", "scale", "expected"),
     [
         ("int8", 0, 0.5, Range(-64, 63.5)),
         ("uint8", 0, 0.25, Range(0, 63.75)),
@@ -42,8 +42,8 @@ def test_a_third_saturates_at_most_and_no_finer_step_does_as_well(low, high):
         ("uint8", 0, 3e38, None),
     ],
 )
-def test_grids_say_ranges(dtype, zero, scale, wanted):
-    assert ranges.of_grid(np.float32(scale), np.array(zero, dtype)) == wanted
+def test_grids_say_ranges(dtype, zero, scale, expected):
+    assert ranges.of_grid(np.float32(scale), np.array(zero, dtype)) == expected
 
 
 def test_a_grid_of_several_scales_says_none():
@@ -52,25 +52,25 @@ def test_a_grid_of_several_scales_says_none():
 
 @given(low=NUMBERS, high=NUMBERS, exponent=st.integers(-30, 20))
 def test_a_grid_is_for_what_it_holds(low, high, exponent):
-    whole = Range(min(low, 0.0), max(high, 0.0))
-    grid, step = whole.on(exponent), 2.0**exponent
+    full = Range(min(low, 0.0), max(high, 0.0))
+    grid, step = full.on(exponent), 2.0**exponent
     assert -128 <= grid.zero <= 127
     assert (-128 - grid.zero) * step <= grid.range.low <= 0 <= grid.range.high <= (127 - grid.zero) * step
     assert grid.range.on(exponent) == grid, "it stays as it is"
-    if whole.is_held(exponent):
-        assert grid.range.low <= whole.low + step / 2
-        assert grid.range.high >= whole.high - step / 2
+    if full.is_held(exponent):
+        assert grid.range.low <= full.low + step / 2
+        assert grid.range.high >= full.high - step / 2
     else:
-        near, kept = min((-whole.low, -grid.range.low), (whole.high, grid.range.high))
-        assert kept >= near - step / 2 or grid.zero == 0, "what saturates is the far end"
+        near, covered = min((-full.low, -grid.range.low), (full.high, grid.range.high))
+        assert covered >= near - step / 2 or grid.zero == 0, "what saturates is the far end"
 
 
 @given(low=NUMBERS, high=NUMBERS)
 def test_a_zero_point_gains_a_bit(low, high):
-    whole = Range(min(low, 0.0), max(high, 0.0))
-    grid = whole.grid()
-    assert grid.exponent <= whole.exponent()
-    assert (grid.exponent < whole.exponent()) or grid.zero == 0
+    full = Range(min(low, 0.0), max(high, 0.0))
+    grid = full.grid()
+    assert grid.exponent <= full.exponent()
+    assert (grid.exponent < full.exponent()) or grid.zero == 0
 
 
 @pytest.mark.parametrize(

@@ -41,10 +41,10 @@ def operators(proto):
     return [node.op_type for node in proto.graph.node]
 
 
-def chain(*nodes, **held):
+def chain(*nodes, **replaced):
     """A network whose second layer may stay float."""
     constants = {name: qdq_nets.weights(8, inputs, 3, 3, seed=inputs) for name, inputs in (("w1", 3), ("w2", 8))}
-    return qdq_nets.floating(nodes, (1, 3, 12, 12), constants | held)
+    return qdq_nets.floating(nodes, (1, 3, 12, 12), constants | replaced)
 
 
 def test_layers_have_the_operators_up_to_the_next_ones(tmp_path):
@@ -58,33 +58,35 @@ def test_layers_have_the_operators_up_to_the_next_ones(tmp_path):
 
 def test_what_follows_the_last_layer_stays_float(tmp_path):
     proto = chain(node("Conv", ["x", "w1"], ["c"]), node("Relu", ["c"], ["r"]), node("Sigmoid", ["r"], ["y"]))
-    made = quantizer(proto, tmp_path)
-    assert [layer.nodes for layer in made.layers] == [("c", "r")]
-    written = operators(made.quantized())
-    assert sorted(written) == ["Conv", "DequantizeLinear", "DequantizeLinear", "QuantizeLinear", "Relu", "Sigmoid"]
-    assert ratio(proto, made.quantized()) > 30
+    built = quantizer(proto, tmp_path)
+    assert [layer.nodes for layer in built.layers] == [("c", "r")]
+    kinds = operators(built.quantized())
+    assert sorted(kinds) == ["Conv", "DequantizeLinear", "DequantizeLinear", "QuantizeLinear", "Relu", "Sigmoid"]
+    assert ratio(proto, built.quantized()) > 30
 
 
 def test_weights_have_a_scale_for_each_channel_and_no_zero_point(tmp_path):
     proto = quantizer(qdq_nets.residual(), tmp_path).quantized()
     onnx.checker.check_model(proto, full_check=True)
-    held = {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
-    weights = [each for each in proto.graph.node if each.input[0] in held and held[each.input[0]].dtype == np.int8]
+    constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
+    weights = [
+        each for each in proto.graph.node if each.input[0] in constants and constants[each.input[0]].dtype == np.int8
+    ]
     assert len(weights) == 4
     for each in weights:
-        values, scale, zero = (held[name] for name in each.input)
+        values, scale, zero = (constants[name] for name in each.input)
         assert scale.shape == (values.shape[0],)
         assert not zero.any()
         assert abs(values.astype(int)).max() <= 127
-    activations = [held[each.input[2]] for each in proto.graph.node if each.op_type == "QuantizeLinear"]
+    activations = [constants[each.input[2]] for each in proto.graph.node if each.op_type == "QuantizeLinear"]
     assert {zero.dtype for zero in activations} == {np.dtype(np.uint8)}
 
 
 @pytest.mark.parametrize("method", real_scales.CALIBRATORS)
 def test_each_method_is_near_floats_and_silent(method, tmp_path, capfd):
     proto = qdq_nets.residual()
-    made = quantizer(proto, tmp_path, method)
-    assert ratio(proto, made.quantized()) > 25
+    built = quantizer(proto, tmp_path, method)
+    assert ratio(proto, built.quantized()) > 25
     assert capfd.readouterr() == ("", "")
 
 
@@ -95,8 +97,8 @@ def test_two_calibrations_give_the_same(tmp_path):
 
 def test_all_layers_on_floats_are_exact(tmp_path):
     proto = qdq_nets.residual()
-    made = quantizer(proto, tmp_path)
-    assert ratio(proto, made.quantized([layer.name for layer in made.layers])) > 120
+    built = quantizer(proto, tmp_path)
+    assert ratio(proto, built.quantized([layer.name for layer in built.layers])) > 120
 
 
 def test_a_float_layer_reads_what_is_not_rounded(tmp_path):
@@ -113,9 +115,9 @@ def test_a_float_layer_reads_what_is_not_rounded(tmp_path):
         w1=large,
         w2=small,
     )
-    made = quantizer(proto, tmp_path)
-    assert ratio(proto, made.quantized()) < 15
-    partly = made.quantized(["c2"])
+    built = quantizer(proto, tmp_path)
+    assert ratio(proto, built.quantized()) < 15
+    partly = built.quantized(["c2"])
     onnx.checker.check_model(partly, full_check=True)
     assert ratio(proto, partly) > 30
     assert operators(partly).count("QuantizeLinear") == 1, "the input alone is bytes"
@@ -132,19 +134,19 @@ def test_activations_in_a_row_come_back(tmp_path):
         low=np.float32(0.1),
         high=np.float32(0.5),
     )
-    made = quantizer(proto, tmp_path)
-    assert not {"Relu", "Clip"} & set(operators(made.quantized()))
-    partly = made.quantized(["y"])
+    built = quantizer(proto, tmp_path)
+    assert not {"Relu", "Clip"} & set(operators(built.quantized()))
+    partly = built.quantized(["y"])
     assert {"Relu", "Clip"} <= set(operators(partly))
     assert ratio(proto, partly) > 30
 
 
 def test_a_product_with_factors(tmp_path):
-    held = {"w": qdq_nets.weights(10, 432), "b": qdq_nets.random((10,), 1)}
+    constants = {"w": qdq_nets.weights(10, 432), "b": qdq_nets.random((10,), 1)}
 
     def product(**factors):
         nodes = [node("Flatten", ["x"], ["f"]), node("Gemm", ["f", "w", "b"], ["y"], transB=1, **factors)]
-        return qdq_nets.floating(nodes, (1, 3, 12, 12), held)
+        return qdq_nets.floating(nodes, (1, 3, 12, 12), constants)
 
     assert ratio(product(alpha=0.5), quantizer(product(alpha=0.5), tmp_path).quantized()) > 30
     with pytest.raises(InputError, match="no layer to quantize"):
@@ -155,9 +157,9 @@ def test_a_float_layer_keeps_a_weight_that_it_shares(tmp_path):
     shared = qdq_nets.weights(3, 3, 3, 3)
     nodes = [node("Conv", ["x", "w"], ["c1"]), node("Conv", ["c1", "w"], ["y"])]
     proto = qdq_nets.floating(nodes, (1, 3, 12, 12), {"w": shared})
-    made = quantizer(proto, tmp_path).quantized(["y"])
-    (layer,) = [each for each in made.graph.node if each.name == "y"]
-    (weight,) = [tensor for tensor in made.graph.initializer if tensor.name == layer.input[1]]
+    quantized = quantizer(proto, tmp_path).quantized(["y"])
+    (layer,) = [each for each in quantized.graph.node if each.name == "y"]
+    (weight,) = [tensor for tensor in quantized.graph.initializer if tensor.name == layer.input[1]]
     assert (numpy_helper.to_array(weight) == shared).all()
 
 
@@ -165,10 +167,10 @@ def test_a_result_that_a_layer_reads_is_not_rounded(tmp_path):
     nodes = [node("Conv", ["x", "w1"], ["c1"]), node("Relu", ["c1"], ["r"]), node("Conv", ["r", "w2"], ["y"])]
     proto = chain(*nodes)
     proto.graph.output.append(nets.value("r", None))
-    made = quantizer(proto, tmp_path).quantized()
-    onnx.checker.check_model(made, full_check=True)
-    assert ratio(proto, made) > 30
-    values = Probe(made, ["r"], optimized=False).run(SAMPLES[0])["r"]
+    quantized = quantizer(proto, tmp_path).quantized()
+    onnx.checker.check_model(quantized, full_check=True)
+    assert ratio(proto, quantized) > 30
+    values = Probe(quantized, ["r"], optimized=False).run(SAMPLES[0])["r"]
     assert values.min() == 0
     assert len(np.unique(values)) > 256
 
@@ -192,7 +194,7 @@ def test_an_activation_that_is_infinite(tmp_path):
 
 
 def test_files_of_its_own_are_known(tmp_path):
-    made = quantizer(qdq_nets.residual(), tmp_path).quantized()
-    assert real_scales.is_ours(made)
-    assert [entry.key for entry in made.metadata_props] == ["edge-toolchain.quantized"]
+    quantized = quantizer(qdq_nets.residual(), tmp_path).quantized()
+    assert real_scales.is_ours(quantized)
+    assert [entry.key for entry in quantized.metadata_props] == ["edge-toolchain.quantized"]
     assert not real_scales.is_ours(int8_nets.residual())

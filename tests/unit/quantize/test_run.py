@@ -21,18 +21,18 @@ def proto():
 @pytest.mark.parametrize("optimized", [True, False])
 def test_tensors_from_the_middle_are_what_nodes_make(proto, optimized):
     """Optimized too: there the convolution and its ReLU become one, and the tensor between them stays."""
-    given = qdq_nets.random(SHAPE)
-    found = Probe(proto, ["c", "r", "y"], optimized=optimized).run({"x": given})
-    np.testing.assert_allclose(found["c"], 2 * given, rtol=1e-6)
-    np.testing.assert_array_equal(found["r"], np.maximum(found["c"], 0))
-    np.testing.assert_array_equal(found["y"], -found["r"])
+    array = qdq_nets.random(SHAPE)
+    tensors = Probe(proto, ["c", "r", "y"], optimized=optimized).run({"x": array})
+    np.testing.assert_allclose(tensors["c"], 2 * array, rtol=1e-6)
+    np.testing.assert_array_equal(tensors["r"], np.maximum(tensors["c"], 0))
+    np.testing.assert_array_equal(tensors["y"], -tensors["r"])
 
 
 def test_inputs_come_back_and_nothing_comes_that_was_not_asked_for(proto):
-    given = qdq_nets.random(SHAPE)
-    found = Probe(proto, ["x", "r", "r"]).run({"x": given})
-    assert found.keys() == {"x", "r"}
-    assert found["x"] is given
+    array = qdq_nets.random(SHAPE)
+    tensors = Probe(proto, ["x", "r", "r"]).run({"x": array})
+    assert tensors.keys() == {"x", "r"}
+    assert tensors["x"] is array
 
 
 def test_the_network_stays_as_it_is(proto):

@@ -23,19 +23,19 @@ def test_arrays_and_pictures_are_samples(tmp_path):
     (tmp_path / "class").mkdir()
     Image.new("RGB", (20, 10), "red").save(tmp_path / "class" / "c.PNG")
     (tmp_path / "readme.txt").write_text("not a sample")
-    found = samples.Folder(tmp_path, [SPEC])
-    assert [path.name for path in found.paths] == ["a.npy", "b.npz", "c.PNG"]
-    assert [one["x"].flat[0] for one in found[:2]] == [1, 2]
-    np.testing.assert_array_equal(found[2]["x"], inputs.from_image(tmp_path / "class" / "c.PNG", [SPEC])["x"])
+    folder = samples.Folder(tmp_path, [SPEC])
+    assert [path.name for path in folder.paths] == ["a.npy", "b.npz", "c.PNG"]
+    assert [sample["x"].flat[0] for sample in folder[:2]] == [1, 2]
+    np.testing.assert_array_equal(folder[2]["x"], inputs.from_image(tmp_path / "class" / "c.PNG", [SPEC])["x"])
 
 
-@pytest.mark.parametrize(("most", "taken"), [(None, range(10)), (20, range(10)), (3, [0, 3, 6]), (1, [0])])
-def test_some_are_taken_from_the_whole_folder(tmp_path, most, taken):
+@pytest.mark.parametrize(("limit", "expected"), [(None, range(10)), (20, range(10)), (3, [0, 3, 6]), (1, [0])])
+def test_some_are_taken_from_the_whole_folder(tmp_path, limit, expected):
     for number in range(10):
         np.save(tmp_path / f"{number}.npy", array(number))
-    found = samples.Folder(tmp_path, [SPEC], most)
-    assert len(found) == len(taken)
-    assert [one["x"].flat[0] for one in found] == list(taken)
+    folder = samples.Folder(tmp_path, [SPEC], limit)
+    assert len(folder) == len(expected)
+    assert [sample["x"].flat[0] for sample in folder] == list(expected)
 
 
 def test_a_folder_must_be_there_and_hold_samples(tmp_path):

@@ -34,13 +34,13 @@ def test_a_full_range_needs_no_more():
 
 
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=50), st.integers(1, 5))
-def test_a_histogram_does_not_mind_how_its_values_come(values, parts):
-    whole, split = Histogram(), Histogram()
-    assert whole.add(np.array(values, dtype=np.float32))
-    for part in np.array_split(np.array(values, dtype=np.float32), parts):
-        assert split.add(part)
+def test_a_histogram_does_not_mind_how_its_values_come(values, count):
+    at_once, split = Histogram(), Histogram()
+    assert at_once.add(np.array(values, dtype=np.float32))
+    for chunk in np.array_split(np.array(values, dtype=np.float32), count):
+        assert split.add(chunk)
     for method in ("max", "percentile"):
-        assert abs(whole.grid(method).exponent - split.grid(method).exponent) <= (method == "percentile")
+        assert abs(at_once.grid(method).exponent - split.grid(method).exponent) <= (method == "percentile")
 
 
 def test_the_greatest_value_counts():
@@ -94,11 +94,11 @@ def test_the_least_error_of_a_histogram_is_that_of_its_values(seed, size):
 @pytest.mark.parametrize("sign", [1, -1])
 def test_numbers_of_one_sign_gain_a_bit(method, sign):
     values = np.random.default_rng(0).uniform(0, 6, 10**5) * sign
-    one, both = Histogram(), Histogram()
-    one.add(values)
-    both.add(np.concatenate([values, -values]))
-    assert (one.grid(method).zero, both.grid(method).zero) == (-128 if sign > 0 else 127, 0)
-    assert one.grid(method).exponent == both.grid(method).exponent - 1
+    one_sided, two_sided = Histogram(), Histogram()
+    one_sided.add(values)
+    two_sided.add(np.concatenate([values, -values]))
+    assert (one_sided.grid(method).zero, two_sided.grid(method).zero) == (-128 if sign > 0 else 127, 0)
+    assert one_sided.grid(method).exponent == two_sided.grid(method).exponent - 1
 
 
 def test_a_zero_point_has_to_gain_much():
@@ -110,46 +110,46 @@ def test_a_zero_point_has_to_gain_much():
 
 
 def test_values_beyond_the_range_stay_at_its_ends():
-    found = scales.rounded(np.array([-100.0, -0.26, 0.0, 0.24, 100.0]), -1)
-    assert found.tolist() == [-128, -1, 0, 0, 127]
-    assert found.dtype == np.int8
+    rounded = scales.rounded(np.array([-100.0, -0.26, 0.0, 0.24, 100.0]), -1)
+    assert rounded.tolist() == [-128, -1, 0, 0, 127]
+    assert rounded.dtype == np.int8
 
 
 # --- what hardware demands -------------------------------------------------------------------------------------
 
 
 def test_exponents_that_fit_stay():
-    wanted = Exponents(about(x=-4, r=-5, y=-4), {"a.w": (-9,)})
+    exponents = Exponents(about(x=-4, r=-5, y=-4), {"a.w": (-9,)})
     (first,) = layers = (layer(residual="r"),)
-    assert scales.settled(layers, wanted) == wanted
-    assert (wanted.accumulator(first), wanted.shifts(first), wanted.residual_shift(first)) == ((-13,), (9,), 8)
+    assert scales.settled(layers, exponents) == exponents
+    assert (exponents.accumulator(first), exponents.shifts(first), exponents.residual_shift(first)) == ((-13,), (9,), 8)
 
 
 def test_an_output_finer_than_the_sums_is_raised_to_them():
-    settled = scales.settled((layer(),), Exponents(about(x=0, y=-20), {"a.w": (-12, -9)}))
-    assert {name: grid.exponent for name, grid in settled.activations.items()} == {"x": 0, "y": -9}
-    assert settled.activations["y"].range == Grid.about(-20).range
+    result = scales.settled((layer(),), Exponents(about(x=0, y=-20), {"a.w": (-12, -9)}))
+    assert {name: grid.exponent for name, grid in result.activations.items()} == {"x": 0, "y": -9}
+    assert result.activations["y"].range == Grid.about(-20).range
 
 
 def test_a_zero_point_that_gains_nothing_any_more_is_given_up():
     activations = {"x": Grid.about(0), "y": Range(0, 255 * 2.0**-13).on(-13)}
     assert activations["y"].zero == -128
-    settled = scales.settled((layer(),), Exponents(activations, {"a.w": (-12,)}))
-    assert (settled.activations["y"].exponent, settled.activations["y"].zero) == (-12, 0)
+    result = scales.settled((layer(),), Exponents(activations, {"a.w": (-12,)}))
+    assert (result.activations["y"].exponent, result.activations["y"].zero) == (-12, 0)
 
 
 def test_a_result_with_a_zero_point_is_shifted_less():
     activations = {"x": Grid.about(-10), "y": Range(0, 2.0**10 * 255).on(10)}
-    settled = scales.settled((layer(),), Exponents(activations, {"a.w": (-14,)}))
-    assert settled.shifts(layer()) == (22,)
+    result = scales.settled((layer(),), Exponents(activations, {"a.w": (-14,)}))
+    assert result.shifts(layer()) == (22,)
     plain = scales.settled((layer(),), Exponents({**activations, "y": Grid.about(10)}, {"a.w": (-14,)}))
     assert plain.shifts(layer()) == (30,)
 
 
 def test_sums_much_finer_than_what_is_added_get_coarser_weights():
-    settled = scales.settled((layer(residual="r"),), Exponents(about(x=-10, r=0, y=0), {"a.w": (-12,)}))
-    assert settled.weights == {"a.w": (-5,)}
-    assert settled.residual_shift(layer(residual="r")) == 15
+    result = scales.settled((layer(residual="r"),), Exponents(about(x=-10, r=0, y=0), {"a.w": (-12,)}))
+    assert result.weights == {"a.w": (-5,)}
+    assert result.residual_shift(layer(residual="r")) == 15
 
 
 EXPONENTS = st.integers(-30, 5)
@@ -159,15 +159,15 @@ FINE = st.integers(-30, -7)  # of weights below 1
 @given(st.lists(EXPONENTS, min_size=4, max_size=4), st.lists(FINE, min_size=3, max_size=3))
 def test_every_shift_is_there_in_the_end(activations, weights):
     layers = (layer("a", "x", "y"), layer("b", "y", "z", "x"), layer("c", "z", "t", "y"))
-    wanted = Exponents(
+    exponents = Exponents(
         about(**dict(zip("xyzt", activations, strict=True))),
         {f"{name}.w": (bits,) for name, bits in zip("abc", weights, strict=True)},
     )
-    settled = scales.settled(layers, wanted)
-    assert all(0 <= settled.shifts(one)[0] <= 30 for one in layers)
-    assert all(0 <= (settled.residual_shift(one) or 0) <= 15 for one in layers)
-    assert all(settled.activations[name].exponent >= one.exponent for name, one in wanted.activations.items())
-    assert all(settled.weights[name] >= value for name, value in wanted.weights.items())
+    result = scales.settled(layers, exponents)
+    assert all(0 <= result.shifts(layer)[0] <= 30 for layer in layers)
+    assert all(0 <= (result.residual_shift(layer) or 0) <= 15 for layer in layers)
+    assert all(result.activations[name].exponent >= grid.exponent for name, grid in exponents.activations.items())
+    assert all(result.weights[name] >= value for name, value in exponents.weights.items())
 
 
 def test_what_never_settles_is_told():
@@ -182,9 +182,9 @@ def test_what_never_settles_is_told():
 
 def test_channels_have_scales_of_their_own_where_that_gains_a_bit():
     weight = np.random.default_rng(1).standard_normal((4, 3, 3, 3)) * np.array([1, 0.1, 0.01, 1e-9]).reshape(4, 1, 1, 1)
-    found = scales.powers(weight, apart=True)
-    assert found[0] == scales.of_weight(weight[0]) > found[1] > found[2] > found[3]
-    assert found[3] == found[0] - scales.MOST_SPREAD
+    powers = scales.powers(weight, apart=True)
+    assert powers[0] == scales.of_weight(weight[0]) > powers[1] > powers[2] > powers[3]
+    assert powers[3] == powers[0] - scales.MOST_SPREAD
     assert scales.powers(weight, apart=False) == (scales.of_weight(weight),)
     assert scales.powers(weight[:1], apart=True) == (scales.of_weight(weight[:1]),)
 
@@ -204,8 +204,8 @@ def test_steps_stand_for_multiples_of_their_channels_scale():
 @given(st.lists(FINE, min_size=3, max_size=3), EXPONENTS, EXPONENTS)
 def test_no_channel_is_shifted_too_far(weights, data, result):
     coarsest = max(weights)
-    wanted = tuple(max(one, coarsest - scales.MOST_SPREAD) for one in weights)
-    settled = scales.settled((layer(),), Exponents(about(x=data, y=result), {"a.w": wanted}))
-    shifts = settled.shifts(layer())
-    assert all(0 <= one <= 30 for one in shifts)
+    exponents = tuple(max(exponent, coarsest - scales.MOST_SPREAD) for exponent in weights)
+    shifted = scales.settled((layer(),), Exponents(about(x=data, y=result), {"a.w": exponents}))
+    shifts = shifted.shifts(layer())
+    assert all(0 <= shift <= 30 for shift in shifts)
     assert max(shifts) - min(shifts) <= scales.MOST_SPREAD

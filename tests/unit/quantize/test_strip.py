@@ -26,9 +26,9 @@ HELD = {
 }
 
 
-def net(*nodes, outputs=("y",), dtype="float32", held=None):
+def net(*nodes, outputs=("y",), dtype="float32", constants=None):
     return nets.model(
-        nodes, [value("x", (2, 2), dtype)], [value(name, None) for name in outputs], {**HELD, **(held or {})}
+        nodes, [value("x", (2, 2), dtype)], [value(name, None) for name in outputs], {**HELD, **(constants or {})}
     )
 
 
@@ -39,7 +39,7 @@ def pair(source, output, scale="half", zero="zero"):
 
 
 def operators(proto):
-    return [one.op_type for one in proto.graph.node]
+    return [node.op_type for node in proto.graph.node]
 
 
 @pytest.mark.parametrize(
@@ -85,13 +85,13 @@ def test_pairs_vanish_and_constants_become_floats():
         *pair("g", "h", "third", "u7"),
         node("Neg", ["h"], ["y"]),
     )
-    found = strip.strip(proto, "net")
-    assert found["x"] == Range(-64, 63.5)
-    assert found["g"] == Range(pytest.approx(-7 / 3), pytest.approx(248 / 3))
+    ranges = strip.strip(proto, "net")
+    assert ranges["x"] == Range(-64, 63.5)
+    assert ranges["g"] == Range(pytest.approx(-7 / 3), pytest.approx(248 / 3))
     assert operators(proto) == ["Gemm", "Neg"]
     x = np.array([[1, 2], [3, 5]], np.float32)
-    wanted = -(x @ np.array([[0.5, 1], [0.75, 1]]) + [4, 4.5])
-    np.testing.assert_allclose(nets.run(proto, {"x": x})[0], wanted)
+    expected = -(x @ np.array([[0.5, 1], [0.75, 1]]) + [4, 4.5])
+    np.testing.assert_allclose(nets.run(proto, {"x": x})[0], expected)
 
 
 @pytest.mark.parametrize("axis", [1, -1])
@@ -100,8 +100,8 @@ def test_scales_lie_along_their_axis(axis):
         node("DequantizeLinear", ["w", "each"], ["f"], axis=axis), *pair("x", "r"), node("Add", ["r", "f"], ["y"])
     )
     strip.strip(proto, "net")
-    (found,) = nets.run(proto, {"x": np.zeros((2, 2), np.float32)})
-    assert found.tolist() == [[0.5, 0.5], [1.5, 1]]
+    (result,) = nets.run(proto, {"x": np.zeros((2, 2), np.float32)})
+    assert result.tolist() == [[0.5, 0.5], [1.5, 1]]
 
 
 @pytest.mark.parametrize(("zero", "relu"), [("u0", True), ("low", True), ("", True), ("u7", False), ("zero", False)])
@@ -118,9 +118,9 @@ def test_it_bounds_as_the_bytes_did(opset):
     proto = net(node("Add", ["x", "x"], ["a"]), *pair("a", "h", "third", ""), node("Neg", ["h"], ["y"]))
     proto.opset_import[0].version = opset
     strip.strip(proto, "net")
-    (found,) = nets.run(proto, {"x": np.array([[-3, 3], [30, 300]], np.float32)})
-    wanted = [[0, -6], [-60, -85 if opset > 10 else -600]]
-    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    (result,) = nets.run(proto, {"x": np.array([[-3, 3], [30, 300]], np.float32)})
+    expected = [[0, -6], [-60, -85 if opset > 10 else -600]]
+    np.testing.assert_allclose(result, expected, rtol=1e-6)
 
 
 def test_it_does_not_come_twice():
@@ -138,8 +138,8 @@ def test_ranges_are_those_of_the_grids():
         *pair("a", "g", "half", "low"),
         node("Sub", ["h", "g"], ["y"]),
     )
-    found = strip.strip(proto, "net")
-    assert found == {"x": Range(-3.5, 124), "t": Range(-3.5, 124), "h.q": Range(0, pytest.approx(85)),
+    ranges = strip.strip(proto, "net")
+    assert ranges == {"x": Range(-3.5, 124), "t": Range(-3.5, 124), "h.q": Range(0, pytest.approx(85)),
                      "g.q": Range(0, 127.5)}  # fmt: skip
 
 
@@ -149,9 +149,9 @@ def test_what_a_relu_makes_is_not_negative():
     dequantize.input[0] = "p"
     on_bytes = [quantize, node("Relu", ["r.q"], ["p"]), dequantize]
     last = [node("Transpose", ["n"], ["t"]), *pair("t", "h", "third"), node("Neg", ["h"], ["y"])]
-    found = strip.strip(net(*on_bytes, node("Relu", ["r"], ["n"]), *last), "net")
+    ranges = strip.strip(net(*on_bytes, node("Relu", ["r"], ["n"]), *last), "net")
     third = pytest.approx(127 / 3)
-    assert found == {"x": Range(-64, 63.5), "p": Range(0, 63.5), "n": Range(0, 63.5), "t": Range(0, third)}
+    assert ranges == {"x": Range(-64, 63.5), "p": Range(0, 63.5), "n": Range(0, 63.5), "t": Range(0, third)}
 
 
 def test_what_a_relu_makes_of_what_is_not_known_is_not_known():
@@ -185,7 +185,7 @@ def test_integers_at_the_edges_are_refused():
 
 def test_weights_in_blocks_are_refused():
     blocks = node("DequantizeLinear", ["w", "blocks"], ["f"], axis=0, block_size=1)
-    proto = net(blocks, node("Add", ["x", "f"], ["y"]), held={"blocks": np.ones((2, 2), np.float32)})
+    proto = net(blocks, node("Add", ["x", "f"], ["y"]), constants={"blocks": np.ones((2, 2), np.float32)})
     with pytest.raises(InputError, match="in blocks"):
         strip.strip(proto, "net")
 

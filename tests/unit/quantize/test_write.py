@@ -23,36 +23,36 @@ UNIT = 2.0**-8
 GRID = Grid.about(-4)
 
 
-def written(*nodes, outputs=("c",), bias=BIAS, grid=GRID, **held):
+def quantized_network(*nodes, outputs=("c",), bias=BIAS, grid=GRID, **constants):
     """Write a network of convolutions with one weight, of scale 1/16, as is that of each activation."""
-    weights = {"s": qdq_nets.weights(2, 2, 1, 1), "w": np.full((2, 2, 1, 1), 0.3, np.float32), **held}
+    weights = {"s": qdq_nets.weights(2, 2, 1, 1), "w": np.full((2, 2, 1, 1), 0.3, np.float32), **constants}
     proto = nets.model(nodes or NODES, [value("x", SHAPE)], [value(name, SHAPE) for name in outputs], weights)
     graph = Graph(proto)
     chosen = plan(graph, ("a",), "net")
     exponents = Exponents(dict.fromkeys(chosen.tensors, grid), {"w": (-4,)})
     before = proto.SerializeToString()
-    found = write(graph, chosen, exponents, {layer.conv: bias for layer in chosen.layers})
+    result = write(graph, chosen, exponents, {layer.conv: bias for layer in chosen.layers})
     assert proto.SerializeToString() == before
-    onnx.checker.check_model(found.proto, full_check=True)
-    return found
+    onnx.checker.check_model(result.proto, full_check=True)
+    return result
 
 
-def held(found):
-    return {tensor.name: numpy_helper.to_array(tensor) for tensor in found.proto.graph.initializer}
+def constants(result):
+    return {tensor.name: numpy_helper.to_array(tensor) for tensor in result.proto.graph.initializer}
 
 
-def operators(found):
-    return [one.op_type for one in found.proto.graph.node]
+def operators(result):
+    return [node.op_type for node in result.proto.graph.node]
 
 
-def makers(found):
-    return {one.output[0]: one for one in found.proto.graph.node}
+def makers(result):
+    return {node.output[0]: node for node in result.proto.graph.node}
 
 
 def test_a_weight_that_layers_share_is_written_once_and_the_float_one_not_at_all():
-    found = written()
-    assert operators(found).count("DequantizeLinear") == 3 + 1  # a, b, c; the weight
-    weights = held(found)
+    result = quantized_network()
+    assert operators(result).count("DequantizeLinear") == 3 + 1  # a, b, c; the weight
+    weights = constants(result)
     assert weights["w.int8"].dtype == np.int8
     assert set(weights["w.int8"].flat) == {5}  # 0.3 in sixteenths
     assert "w" not in weights
@@ -60,57 +60,60 @@ def test_a_weight_that_layers_share_is_written_once_and_the_float_one_not_at_all
 
 
 def test_equal_scales_are_one_constant():
-    assert {name for name in held(written()) if name.startswith(("scale", "zero"))} == {"scale_-4", "zero_int8"}
+    assert {name for name in constants(quantized_network()) if name.startswith(("scale", "zero"))} == {
+        "scale_-4",
+        "zero_int8",
+    }
 
 
 def test_zero_points_are_those_of_activations_alone():
-    found = written(grid=Range(0, 15).on(-4))
-    zeros = {name: value for name, value in held(found).items() if name.startswith("zero")}
+    result = quantized_network(grid=Range(0, 15).on(-4))
+    zeros = {name: value for name, value in constants(result).items() if name.startswith("zero")}
     assert zeros == {"zero_int8": 0, "zero_-128_int8": -128}
-    assert {one.input[2] for one in found.proto.graph.node if one.op_type == "QuantizeLinear"} == {"zero_-128_int8"}
-    assert makers(found)["w.rounded"].input[2] == "zero_int8"
+    assert {node.input[2] for node in result.proto.graph.node if node.op_type == "QuantizeLinear"} == {"zero_-128_int8"}
+    assert makers(result)["w.rounded"].input[2] == "zero_int8"
 
 
 def test_a_bias_lies_a_quarter_above_a_whole_number():
-    found = written(bias=BIAS + UNIT / 3)
-    np.testing.assert_array_equal(held(found)["b.bias"], BIAS + UNIT / 4)
-    assert held(found)["b.bias"].dtype == np.float32
-    assert found.inexact == ()
+    result = quantized_network(bias=BIAS + UNIT / 3)
+    np.testing.assert_array_equal(constants(result)["b.bias"], BIAS + UNIT / 4)
+    assert constants(result)["b.bias"].dtype == np.float32
+    assert result.inexact == ()
 
 
 @pytest.mark.parametrize(("steps", "inexact"), [(2**21 - 1, ()), (2**21, ("first", "second"))])
 def test_a_bias_without_room_for_a_quarter_is_whole(steps, inexact):
-    found = written(bias=np.array([0.0, -steps * UNIT]))
-    assert found.inexact == inexact
+    result = quantized_network(bias=np.array([0.0, -steps * UNIT]))
+    assert result.inexact == inexact
     quarter = 0 if inexact else UNIT / 4
-    assert held(found)["b.bias"].tolist() == [quarter, -steps * UNIT + quarter]
+    assert constants(result)["b.bias"].tolist() == [quarter, -steps * UNIT + quarter]
 
 
 def test_readers_read_what_was_rounded():
-    found = written()
-    assert found.rounded == {"a": "a.rounded", "b": "b.rounded", "c": "c"}
-    assert list(makers(found)["b"].input) == ["a.rounded", "w.rounded", "b.bias"]
-    assert list(makers(found)["a.rounded"].input) == ["a.int8", "scale_-4", "zero_int8"]
+    result = quantized_network()
+    assert result.rounded == {"a": "a.rounded", "b": "b.rounded", "c": "c"}
+    assert list(makers(result)["b"].input) == ["a.rounded", "w.rounded", "b.bias"]
+    assert list(makers(result)["a.rounded"].input) == ["a.int8", "scale_-4", "zero_int8"]
 
 
 def test_a_result_keeps_its_name_for_what_was_rounded():
-    found = written(outputs=("b", "c"))
-    assert makers(found)["b"].op_type == "DequantizeLinear"
-    assert makers(found)["b.exact"].op_type == "Conv"
-    assert makers(found)["c.exact"].input[0] == "b"
+    result = quantized_network(outputs=("b", "c"))
+    assert makers(result)["b"].op_type == "DequantizeLinear"
+    assert makers(result)["b.exact"].op_type == "Conv"
+    assert makers(result)["c.exact"].input[0] == "b"
 
 
 def test_names_that_are_taken_get_another():
     extra = node("Add", ["c", "scale_-4"], ["a.rounded"])
-    found = written(*NODES, extra, outputs=("a.rounded",), **{"scale_-4": np.ones(SHAPE, np.float32)})
-    assert found.rounded["a"] == "a.rounded_"
-    assert held(found)["scale_-4"].shape == SHAPE
-    assert held(found)["scale_-4_"] == 1 / 16
+    result = quantized_network(*NODES, extra, outputs=("a.rounded",), **{"scale_-4": np.ones(SHAPE, np.float32)})
+    assert result.rounded["a"] == "a.rounded_"
+    assert constants(result)["scale_-4"].shape == SHAPE
+    assert constants(result)["scale_-4_"] == 1 / 16
 
 
 def test_an_input_is_rounded_where_it_comes_in():
     """What a layer adds to its sums may be an input of the network."""
-    found = written(STEM, node("Conv", ["a", "w"], ["b"], "first"), node("Add", ["b", "x"], ["c"]))
-    assert operators(found)[:2] == ["QuantizeLinear", "DequantizeLinear"]
-    assert makers(found)["x.int8"].input[0] == "x"
-    assert list(makers(found)["c.exact"].input) == ["b", "x.rounded"]
+    result = quantized_network(STEM, node("Conv", ["a", "w"], ["b"], "first"), node("Add", ["b", "x"], ["c"]))
+    assert operators(result)[:2] == ["QuantizeLinear", "DequantizeLinear"]
+    assert makers(result)["x.int8"].input[0] == "x"
+    assert list(makers(result)["c.exact"].input) == ["b", "x.rounded"]

@@ -60,23 +60,23 @@ def lines(lowered, backend):
 
 
 def changed(lines, **fields):
-    return Records.collect(dataclasses.replace(one, **fields) if isinstance(one, Record) else one for one in lines)
+    return Records.collect(dataclasses.replace(line, **fields) if isinstance(line, Record) else line for line in lines)
 
 
-def run(module, target, given):
+def run(module, target, array):
     compiled = lift_constants(module)
     machine = relax.VirtualMachine(tvm.compile(compiled.module, target=target), tvm.cpu())
-    found = machine["main"](*(tvm.runtime.tensor(value) for value in [given, *compiled.params.values()]))
-    return (found if isinstance(found, tvm.runtime.Tensor) else found[0]).numpy(), compiled.params
+    result = machine["main"](*(tvm.runtime.tensor(value) for value in [array, *compiled.params.values()]))
+    return (result if isinstance(result, tvm.runtime.Tensor) else result[0]).numpy(), compiled.params
 
 
 def test_every_kernel_is_scheduled_and_the_outputs_stay(imported, lowered, native, backend, lines):
-    done = apply(lowered, backend, Records.collect(lines))
-    assert done.tasks == done.tuned == len(lines) / 2 >= 3
-    assert done.skipped == ()
-    given = np.random.default_rng(1).standard_normal((1, 16, 14, 14)).astype(np.float32)
-    plain, _ = run(lowered, backend.target, given)
-    tuned, params = run(done.module, backend.target, given)
+    applied = apply(lowered, backend, Records.collect(lines))
+    assert applied.tasks == applied.tuned == len(lines) / 2 >= 3
+    assert applied.skipped == ()
+    array = np.random.default_rng(1).standard_normal((1, 16, 14, 14)).astype(np.float32)
+    plain, _ = run(lowered, backend.target, array)
+    tuned, params = run(applied.module, backend.target, array)
     np.testing.assert_allclose(tuned, plain, rtol=1e-4, atol=1e-4)
     assert (32, 16, 3, 3) not in {value.shape for value in params.values()}  # packed at compile time
 
@@ -90,10 +90,10 @@ def test_what_was_applied_is_enough_to_do_it_again(lowered, backend, lines):
 
 def test_records_of_other_kernels_are_left_out(lowered, backend, lines):
     records = Records.collect([*lines[:2], *changed(lines[:2], workload="abc").lines()])
-    done = apply(lowered, backend, records)
-    assert done.tuned == 1
-    assert done.records == best_bytes(records, Key.of(target_table(backend.target)), {lines[0].workload})
-    assert b"abc" not in done.records
+    applied = apply(lowered, backend, records)
+    assert applied.tuned == 1
+    assert applied.records == best_bytes(records, Key.of(target_table(backend.target)), {lines[0].workload})
+    assert b"abc" not in applied.records
 
 
 @pytest.mark.parametrize(
@@ -107,9 +107,9 @@ def test_records_of_other_kernels_are_left_out(lowered, backend, lines):
     ids=lambda fields: next(iter(fields)),
 )
 def test_what_was_found_for_another_is_not_applied(lowered, backend, lines, fields):
-    done = apply(lowered, backend, changed(lines, **fields))
-    assert (done.tuned, done.records, done.skipped) == (0, b"", ())
-    assert done.module.same_as(lowered)
+    applied = apply(lowered, backend, changed(lines, **fields))
+    assert (applied.tuned, applied.records, applied.skipped) == (0, b"", ())
+    assert applied.module.same_as(lowered)
 
 
 def test_an_emulated_board_takes_the_records_of_emulators_alone(lowered, backend, lines):
@@ -120,12 +120,12 @@ def test_an_emulated_board_takes_the_records_of_emulators_alone(lowered, backend
 
 def test_records_of_a_model_are_for_those_who_ask_for_them(lowered, backend, lines):
     kinds = {"emulated": True, "modelled": "g610, 4 cores, 1000 MHz"}
-    known = changed(lines, **kinds)
+    records = changed(lines, **kinds)
     table = target_table(backend.target)
-    applied = apply(lowered, backend, known, key=Key.of(table, modelled=kinds["modelled"]))
+    applied = apply(lowered, backend, records, key=Key.of(table, modelled=kinds["modelled"]))
     assert (applied.tuned, applied.modelled) == (len(lines) / 2, kinds["modelled"])
     others = (None, Key.of(table, emulated=True), Key.of(table, modelled="g52, 4 cores, 800 MHz"))
-    assert [apply(lowered, backend, known, key=key).tuned for key in others] == [0, 0, 0]
+    assert [apply(lowered, backend, records, key=key).tuned for key in others] == [0, 0, 0]
 
 
 def test_another_number_of_cores_is_another_target(lowered, native, lines):
@@ -147,10 +147,10 @@ def test_another_number_of_cores_is_another_target(lowered, native, lines):
 )
 def test_a_record_that_gives_no_such_schedule_is_skipped_and_named(lowered, backend, lines, fields):
     broken = [*changed(lines[:2], **fields).lines(), *lines[2:]]
-    done = apply(lowered, backend, Records.collect(broken))
-    assert done.skipped == (lines[0].name,)
-    assert done.tuned == done.tasks - 1
-    assert lines[0].workload.encode() not in done.records
+    applied = apply(lowered, backend, Records.collect(broken))
+    assert applied.skipped == (lines[0].name,)
+    assert applied.tuned == applied.tasks - 1
+    assert lines[0].workload.encode() not in applied.records
 
 
 def test_the_intrinsics_are_never_imported():
@@ -159,9 +159,9 @@ def test_the_intrinsics_are_never_imported():
 
 def test_a_kernel_that_was_fastest_as_it_is_stays_so(lowered, backend, lines):
     """A record may say that no schedule beats the backend's own."""
-    trials = [one for one in lines if isinstance(one, Record)]
-    own = [dataclasses.replace(one, trace='"default"', samples_s=(1e-7,), index=100) for one in trials]
-    done = apply(lowered, backend, Records.collect([*lines, *own]))
-    assert (done.tuned, done.skipped, done.choices) == (done.tasks, (), {})
-    assert tvm_ffi.structural_equal(done.module, lowered)
-    assert done.records.count(b"default") == len(own)
+    trials = [line for line in lines if isinstance(line, Record)]
+    defaults = [dataclasses.replace(trial, trace='"default"', samples_s=(1e-7,), index=100) for trial in trials]
+    applied = apply(lowered, backend, Records.collect([*lines, *defaults]))
+    assert (applied.tuned, applied.skipped, applied.choices) == (applied.tasks, (), {})
+    assert tvm_ffi.structural_equal(applied.module, lowered)
+    assert applied.records.count(b"default") == len(defaults)

@@ -71,7 +71,7 @@ def test_what_a_killed_client_leaves_holds_nobody_up(tmp_path):
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "claimed\n"
         process.send_signal(signal.SIGKILL)
-    assert [one.name for one in tmp_path.iterdir()] == [".r.jsonl.abc.claim"]
+    assert [path.name for path in tmp_path.iterdir()] == [".r.jsonl.abc.claim"]
     with claim_run(tmp_path / "r.jsonl", "abc", OWNER):
         pass
     assert list(tmp_path.iterdir()) == []

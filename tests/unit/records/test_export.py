@@ -29,7 +29,7 @@ def lowered(backend, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def found(lowered, backend):
+def records(lowered, backend):
     trials = Records.collect(tunings.of_kernels(lowered, backend)).trials
     kernels = [
         Workload.of(task.workload, task.name, task.gflop * 1e9, tvm.ir.save_json(task.module))
@@ -38,28 +38,28 @@ def found(lowered, backend):
     return Records.collect([*kernels, *trials])
 
 
-def test_the_database_opens_and_is_applied(found, lowered, backend, tmp_path):
-    key = found.keys[0]
-    assert export.export(found, key, tmp_path / "database") == len(found.trials)
+def test_the_database_opens_and_is_applied(records, lowered, backend, tmp_path):
+    key = records.keys[0]
+    assert export.export(records, key, tmp_path / "database") == len(records.trials)
     database = meta_schedule().database.JSONDatabase(work_dir=str(tmp_path / "database"), allow_missing=False)
-    seconds = [one.value for record in database.get_all_tuning_records() for one in record.run_secs]
-    assert seconds == [pytest.approx(1e-3)] * len(found.trials)
+    seconds = [value.value for record in database.get_all_tuning_records() for value in record.run_secs]
+    assert seconds == [pytest.approx(1e-3)] * len(records.trials)
     with backend.target, database:
-        done = relax.transform.MetaScheduleApplyDatabase()(lowered)
-    kernels = [one for _, one in done.functions_items() if isinstance(one, tvm.tirx.PrimFunc)]
-    assert [bool(one.attrs.get("tirx.is_scheduled")) for one in kernels] == [True] * len(found.workloads)
+        scheduled = relax.transform.MetaScheduleApplyDatabase()(lowered)
+    kernels = [function for _, function in scheduled.functions_items() if isinstance(function, tvm.tirx.PrimFunc)]
+    assert [bool(kernel.attrs.get("tirx.is_scheduled")) for kernel in kernels] == [True] * len(records.workloads)
 
 
-def test_failures_are_left_out(found, tmp_path):
-    failed = tunings.record(9, None, workload=found.trials[0].workload, target=found.trials[0].target)
-    both = Records.collect([*found.lines(), failed])
-    assert export.export(both, found.keys[0], tmp_path / "out") == len(found.trials)
+def test_failures_are_left_out(records, tmp_path):
+    failed = tunings.record(9, None, workload=records.trials[0].workload, target=records.trials[0].target)
+    with_failure = Records.collect([*records.lines(), failed])
+    assert export.export(with_failure, records.keys[0], tmp_path / "out") == len(records.trials)
 
 
-def test_a_database_that_exists_is_left_alone(found, tmp_path):
+def test_a_database_that_exists_is_left_alone(records, tmp_path):
     (tmp_path / export.FILES[0]).write_text("mine")
     with pytest.raises(InputError, match="already contains a database"):
-        export.export(found, found.keys[0], tmp_path)
+        export.export(records, records.keys[0], tmp_path)
     assert (tmp_path / export.FILES[0]).read_text() == "mine"
 
 
@@ -68,9 +68,9 @@ def test_a_database_that_exists_is_left_alone(found, tmp_path):
     [([], "do not contain the module"), ([Workload.of("{}", "conv", 1.0, "{}")], "cannot be read")],
     ids=["missing", "damaged"],
 )
-def test_modules_must_be_there(found, tmp_path, workloads, message):
-    trial = found.trials[0]
-    known = [Workload.of(trial.workload, one.name, one.flops, one.module) for one in workloads]
+def test_modules_must_be_there(records, tmp_path, workloads, message):
+    trial = records.trials[0]
+    kernels = [Workload.of(trial.workload, kernel.name, kernel.flops, kernel.module) for kernel in workloads]
     with pytest.raises(InputError, match=message):
-        export.export(Records.collect([*known, trial]), trial.key, tmp_path / "out")
+        export.export(Records.collect([*kernels, trial]), trial.key, tmp_path / "out")
     assert not (tmp_path / "out").exists()

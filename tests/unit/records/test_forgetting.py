@@ -36,11 +36,11 @@ def fits(which, trial, workloads):
 def expected(lines, which):
     records = ReferenceRecords.collect(lines)
     removed = [trial for trial in records.trials if fits(which, trial, records.workloads)]
-    kept = [(index, trial) for index, trial in records.numbered if not fits(which, trial, records.workloads)]
-    kernels, runs = {trial.workload for _, trial in kept}, {trial.run for _, trial in kept}
-    remaining = ReferenceRecords(records.workloads, tuple(kept), records.runs).lines()
+    surviving = [(index, trial) for index, trial in records.numbered if not fits(which, trial, records.workloads)]
+    kernels, runs = {trial.workload for _, trial in surviving}, {trial.run for _, trial in surviving}
+    remaining = ReferenceRecords(records.workloads, tuple(surviving), records.runs).lines()
     finals = sum(bool(trial.verdict) for trial in removed)
-    forgotten = Forgotten(len(kept), len(removed) - finals, finals, len({trial.workload for trial in removed}))
+    forgotten = Forgotten(len(surviving), len(removed) - finals, finals, len({trial.workload for trial in removed}))
     used = [
         line
         for line in remaining

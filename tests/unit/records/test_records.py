@@ -84,10 +84,10 @@ def test_what_is_written_is_read(lines):
 
 @given(st.lists(st.one_of(WORKLOADS, trials()), min_size=1, max_size=4), st.data())
 def test_a_torn_last_line_costs_that_line_alone(lines, data):
-    whole = encode(lines[:-1])
+    complete = encode(lines[:-1])
     last = encode(lines[-1:])
     length = data.draw(st.integers(0, len(last) - 2))
-    assert list(parse(whole + last[:length], "here")) == lines[:-1]
+    assert list(parse(complete + last[:length], "here")) == lines[:-1]
 
 
 @given(st.binary(min_size=1, max_size=60).filter(lambda junk: b"\n" not in junk), LINES, LINES)
@@ -115,12 +115,16 @@ def test_a_newer_schema_says_what_to_use():
 
 def test_a_file_of_each_kind_of_line_stays_readable():
     """These lines stand for the files that users have; a change that cannot read them needs a new schema version."""
-    found = RecordFile(DATA / "valid" / "schema-1.jsonl").read()
-    assert [one.name for one in found.workloads.values()] == ["fused_conv2d_add_relu", "softmax"]
-    assert found.workloads["00000000000000b2"].text() == "{}" + " " * 3000
-    assert [(one.cause, one.latency_s) for one in found.trials] == [("", 0.002), ("timeout", math.inf), ("", 0.004)]
-    assert [key.emulated for key in found.keys] == [False, True]
-    assert encode(found.lines()).count(b"\n") == 5
+    records = RecordFile(DATA / "valid" / "schema-1.jsonl").read()
+    assert [kernel.name for kernel in records.workloads.values()] == ["fused_conv2d_add_relu", "softmax"]
+    assert records.workloads["00000000000000b2"].text() == "{}" + " " * 3000
+    assert [(trial.cause, trial.latency_s) for trial in records.trials] == [
+        ("", 0.002),
+        ("timeout", math.inf),
+        ("", 0.004),
+    ]
+    assert [key.emulated for key in records.keys] == [False, True]
+    assert encode(records.lines()).count(b"\n") == 5
 
 
 def test_a_missing_file_names_the_command_that_makes_one(tmp_path):
@@ -151,11 +155,11 @@ def test_a_long_error_is_cut():
 
 def test_a_long_module_is_compressed():
     text = json.dumps(["SBlock", 1] * 5000)
-    made = Workload.of("ab", "conv", 1.0, text)
-    assert made.text() == text
-    assert len(encode([made])) < len(text) / 2
+    kernel = Workload.of("ab", "conv", 1.0, text)
+    assert kernel.text() == text
+    assert len(encode([kernel])) < len(text) / 2
     with pytest.raises(InputError, match="damaged"):
-        dataclasses.replace(made, module=made.module[:-9]).text()
+        dataclasses.replace(kernel, module=kernel.module[:-9]).text()
 
 
 def test_a_file_is_where_its_board_says(monkeypatch, tmp_path):
@@ -180,9 +184,9 @@ def test_what_a_model_computed_is_told_apart_and_counts_as_emulated():
     assert (KEY.mark, Key.of(TARGET, emulated=True).mark, modelled.mark) == ("", "emulated", "modelled")
     assert modelled.emulated
     assert len({KEY.id, Key.of(TARGET, emulated=True).id, modelled.id, Key.of(TARGET, modelled="g52").id}) == 4
-    one = record(1, 1e-3, emulated=True, modelled=modelled.modelled)
-    assert one.key == one.canonical().key == modelled
-    assert list(parse(encode([one]), "here")) == [one]
+    modelled_record = record(1, 1e-3, emulated=True, modelled=modelled.modelled)
+    assert modelled_record.key == modelled_record.canonical().key == modelled
+    assert list(parse(encode([modelled_record]), "here")) == [modelled_record]
     with pytest.raises(ValueError, match="be marked as emulated"):
         record(1, 1e-3, modelled="g610")
 
@@ -202,14 +206,14 @@ def test_what_was_found_for_another_is_not_handed_out():
             record(5, 1e-3, target=TARGET | {"num-cores": 8}),
         ]
     )
-    assert [one.index for one in records.best(KEY).values()] == [1]
-    assert [one.index for one in records.best(Key.of(TARGET, emulated=True)).values()] == [4]
+    assert [trial.index for trial in records.best(KEY).values()] == [1]
+    assert [trial.index for trial in records.best(Key.of(TARGET, emulated=True)).values()] == [4]
     assert len(records.keys) == 5
 
 
 @given(st.permutations([record(n, 1e-3) for n in range(4)] + [record(4, None), record(5, 2e-3)]))
 def test_the_best_does_not_depend_on_the_order_of_a_file(lines):
-    assert [one.index for one in Records.collect(lines).best(KEY).values()] == [0]
+    assert [trial.index for trial in Records.collect(lines).best(KEY).values()] == [0]
 
 
 def test_a_workload_whose_trials_all_failed_has_no_best():
@@ -226,8 +230,8 @@ def test_the_best_in_bytes_are_a_file_that_gives_the_same_bytes(lines):
         text = best_bytes(records, key)
         again = Records.collect(parse(text, "here"))
         assert best_bytes(again, key) == text
-        assert {name: one.candidate for name, one in again.best(key).items()} == {
-            name: one.candidate for name, one in records.best(key).items()
+        assert {name: trial.candidate for name, trial in again.best(key).items()} == {
+            name: trial.candidate for name, trial in records.best(key).items()
         }
 
 
@@ -245,28 +249,28 @@ def test_distilling_keeps_the_fastest_of_each_target(tmp_path):
     lines = [record(n, 1e-3 * (9 - n), workload=f"{n % 2:016x}") for n in range(6)]
     source.append([workload(0), workload(1), workload(2), *lines, record(7, target=OTHER), record(8, None)])
     maintenance.distill(source.path, target, 2)
-    found = RecordFile(target).read()
-    assert [one.index for one in found.of(KEY)] == [4, 2, 5, 3]
-    assert [one.index for one in found.of(OTHER_KEY)] == [7]
-    assert set(found.workloads) == {workload(0).workload, workload(1).workload}
+    records = RecordFile(target).read()
+    assert [trial.index for trial in records.of(KEY)] == [4, 2, 5, 3]
+    assert [trial.index for trial in records.of(OTHER_KEY)] == [7]
+    assert set(records.workloads) == {workload(0).workload, workload(1).workload}
 
 
 def test_distilling_in_place_leaves_the_best(tmp_path):
     file = RecordFile(tmp_path / "all.jsonl")
     file.append([workload(), record(1, 2e-3), record(2, 1e-3)])
     maintenance.distill(file.path, file.path)
-    assert [one.index for one in file.read().trials] == [2]
+    assert [trial.index for trial in file.read().trials] == [2]
 
 
 def test_merging_drops_duplicates_whatever_the_order(tmp_path):
     first, second = RecordFile(tmp_path / "a.jsonl"), RecordFile(tmp_path / "b.jsonl")
     first.append([workload(), record(1, time=5.0), record(2, time=1.0)])
     second.append([workload(), record(2, time=1.0), record(3, time=3.0), record(2, time=4.0, round=1)])
-    made = [tmp_path / "ab.jsonl", tmp_path / "ba.jsonl"]
-    maintenance.merge([first.path, second.path], made[0])
-    maintenance.merge([second.path, first.path], made[1])
-    assert made[0].read_bytes() == made[1].read_bytes()
-    assert [one.time for one in RecordFile(made[0]).read().trials] == [1.0, 3.0, 4.0, 5.0]
+    merged = [tmp_path / "ab.jsonl", tmp_path / "ba.jsonl"]
+    maintenance.merge([first.path, second.path], merged[0])
+    maintenance.merge([second.path, first.path], merged[1])
+    assert merged[0].read_bytes() == merged[1].read_bytes()
+    assert [trial.time for trial in RecordFile(merged[0]).read().trials] == [1.0, 3.0, 4.0, 5.0]
 
 
 @given(LINES)
@@ -306,23 +310,23 @@ def test_a_workload_is_written_once(tmp_path):
     file.append([workload(), record(2)])
     RecordFile(file.path).append([workload(), workload(1), record(3)])
     assert file.path.read_bytes().count(b'"kind":"workload"') == 2
-    assert [one.index for one in file.read().trials] == [1, 2, 3]
+    assert [trial.index for trial in file.read().trials] == [1, 2, 3]
 
 
 def test_the_next_writer_cuts_a_torn_line_off_wherever_it_is_torn(tmp_path):
     path = tmp_path / "records.jsonl"
-    whole, last = encode([workload(), record(1)]), encode([record(2, error="é\n")])
+    complete, last = encode([workload(), record(1)]), encode([record(2, error="é\n")])
     for length in range(1, len(last)):
-        path.write_bytes(whole + last[:length])
+        path.write_bytes(complete + last[:length])
         RecordFile(path).append([record(3)])
-        wanted = whole + (last if length == len(last) - 1 else b"") + encode([record(3)])
-        assert path.read_bytes() == wanted, length
+        expected = complete + (last if length == len(last) - 1 else b"") + encode([record(3)])
+        assert path.read_bytes() == expected, length
 
 
 def test_a_line_of_which_only_the_length_reached_the_disk_is_cut_off(tmp_path):
     path = tmp_path / "records.jsonl"
     path.write_bytes(encode([record(1)]) + b"\0" * 300)
-    assert [one.index for one in RecordFile(path).read().trials] == [1]
+    assert [trial.index for trial in RecordFile(path).read().trials] == [1]
     RecordFile(path).append([record(2)])
     assert path.read_bytes() == encode([record(1), record(2)])
 
@@ -353,11 +357,11 @@ def test_a_folder_that_is_not_ours_is_named(tmp_path):
         RecordFile(tmp_path / "file" / "records.jsonl").append([record()])
 
 
-def _append_for_ever(path, start, told):
+def _append_for_ever(path, start, connection):
     file = RecordFile(path)
     for number in range(start, start + 1_000_000):
         file.append([workload(number % 7), record(number, trace="x" * 20_000)])
-        told.send(number)
+        connection.send(number)
 
 
 def test_a_killed_writer_loses_at_most_the_line_in_flight(tmp_path):
@@ -371,10 +375,10 @@ def test_a_killed_writer_loses_at_most_the_line_in_flight(tmp_path):
         time.sleep(0.0007 * (kill % 13))
         writer.kill()
         writer.join()
-        told = _last(mine)
-        numbers = [one.index for one in RecordFile(path).read().trials]
+        last = _last(mine)
+        numbers = [trial.index for trial in RecordFile(path).read().trials]
         assert numbers == list(range(len(numbers)))
-        assert told + 1 <= len(numbers) <= told + 2
+        assert last + 1 <= len(numbers) <= last + 2
         if kill % 3 == 0:  # a power cut would also tear the last line
             torn = encode([record(len(numbers))])
             with path.open("ab") as stream:
@@ -385,12 +389,12 @@ def test_a_killed_writer_loses_at_most_the_line_in_flight(tmp_path):
 
 def _last(connection):
     """Read all that a killed process has told; return the last."""
-    told = -1
+    last = -1
     while True:
         try:
-            told = connection.recv()
+            last = connection.recv()
         except (EOFError, OSError):
-            return told
+            return last
 
 
 def _append_some(path, writer, count):
@@ -402,7 +406,7 @@ def _append_some(path, writer, count):
 def test_two_writers_and_one_who_distills_lose_nothing(tmp_path):
     path, context = tmp_path / "records.jsonl", multiprocessing.get_context("fork")
     RecordFile(path).append([workload()])
-    writers = [context.Process(target=_append_some, args=(path, one, 150), daemon=True) for one in (1, 2)]
+    writers = [context.Process(target=_append_some, args=(path, number, 150), daemon=True) for number in (1, 2)]
     for writer in writers:
         writer.start()
     rewritten = 0
@@ -413,12 +417,14 @@ def test_two_writers_and_one_who_distills_lose_nothing(tmp_path):
         writer.join()
         assert writer.exitcode == 0
     assert rewritten > 1
-    found = RecordFile(path).read()
-    assert sorted(one.index for one in found.trials) == [1000 * one + number for one in (1, 2) for number in range(150)]
+    records = RecordFile(path).read()
+    assert sorted(trial.index for trial in records.trials) == [
+        1000 * writer + number for writer in (1, 2) for number in range(150)
+    ]
 
 
 def test_a_wait_for_the_lock_is_told_and_has_an_end(tmp_path, monkeypatch):
-    path, told = tmp_path / "records.jsonl", []
+    path, messages = tmp_path / "records.jsonl", []
     RecordFile(path).append([workload()])
     beside = path.with_name(f".{path.name}.lock")
     assert stat.S_IMODE(beside.stat().st_mode) == 0o600
@@ -426,8 +432,8 @@ def test_a_wait_for_the_lock_is_told_and_has_an_end(tmp_path, monkeypatch):
     with beside.open() as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         with pytest.raises(BusyError, match=f"is in use by process {os.getpid()} "):
-            RecordFile(path, told.append).append([record(1)])
-    assert told[0].startswith("waiting for up to 0 s: the file of tuning records")
+            RecordFile(path, messages.append).append([record(1)])
+    assert messages[0].startswith("waiting for up to 0 s: the file of tuning records")
 
 
 def test_another_lock_of_the_records_keeps_nobody_out(tmp_path):
@@ -444,9 +450,9 @@ def test_a_large_file_is_read_fast(tmp_path):
     path = tmp_path / "records.jsonl"
     path.write_bytes(b"".join(encode([record(n, 1e-3, trace="[1,2]" * 1000)]) for n in range(4000)))
     began = time.monotonic()
-    found = RecordFile(path).read()
-    assert found.best(KEY)
-    assert len(found.trials) == 4000
+    records = RecordFile(path).read()
+    assert records.best(KEY)
+    assert len(records.trials) == 4000
     assert time.monotonic() - began < 10  # 20 MB; about 0.1 s on an idle machine
 
 
@@ -509,10 +515,13 @@ def test_of_records_of_before_the_fastest_decides_until_a_final_does():
 
 def test_threads_and_options_are_a_part_of_the_key():
     usual = record(1, 1e-3, schema=2, options=dict(USUAL))
-    one, quick = record(2, 1e-4, schema=2, threads=1), record(3, 1e-5, schema=2, options={**USUAL, "min_repeat_ms": 0})
+    single, quick = (
+        record(2, 1e-4, schema=2, threads=1),
+        record(3, 1e-5, schema=2, options={**USUAL, "min_repeat_ms": 0}),
+    )
     assert (usual.key, usual.key.id) == (KEY, record(1).key.id), "the usual way is what records of before stand for"
-    assert len({usual.key, one.key, quick.key}) == 3
-    assert Records.collect([usual, one, quick]).of(KEY) == (usual,)
+    assert len({usual.key, single.key, quick.key}) == 3
+    assert Records.collect([usual, single, quick]).of(KEY) == (usual,)
     assert quick.key.in_any_way == KEY
 
 
@@ -545,27 +554,27 @@ def test_lines_of_schema_2_come_back_and_those_of_before_look_as_they_did(tmp_pa
 def test_a_run_begins_once_until_it_is_fresh_or_has_expired(tmp_path):
     file = RecordFile(tmp_path / "records.jsonl")
 
-    def place(at, *, fresh=False):
-        return file.begin(Start(run="me", time=at, fresh=fresh)).runs["me"].index
+    def first_index(seconds, *, fresh=False):
+        return file.begin(Start(run="me", time=seconds, fresh=fresh)).runs["me"].index
 
     file.append([record(1)])
-    assert place(1000.0) == 1
+    assert first_index(1000.0) == 1
     file.append([record(2)])
-    assert place(2000.0) == 1
+    assert first_index(2000.0) == 1
     assert file.begin(Start(run="other", time=2000.0)).runs["other"].index == 2
-    assert place(1000.0 + EXPIRY_S + 1) == 2
-    assert place(1000.0 + EXPIRY_S + 2, fresh=True) == 2
+    assert first_index(1000.0 + EXPIRY_S + 1) == 2
+    assert first_index(1000.0 + EXPIRY_S + 2, fresh=True) == 2
     assert len(file.read().trials) == 2
 
 
 def test_where_runs_began_outlives_a_merge():
     mine = Records.collect([record(1, time=1.0), Start(run="me", time=3.0), record(2, time=5.0)])
     other = Records.collect([record(3, time=2.0), record(4, time=4.0)])
-    made = Records.collect(maintenance.merge_lines([mine, other]))
-    assert [one.index for one in made.trials] == [1, 3, 4, 2]
-    assert made.runs["me"].index == 2
+    merged = Records.collect(maintenance.merge_lines([mine, other]))
+    assert [trial.index for trial in merged.trials] == [1, 3, 4, 2]
+    assert merged.runs["me"].index == 2
 
 
 def test_distilled_records_keep_what_decides():
     records = Records.collect([record(1, 1e-3, schema=2), record(2, 2e-3, schema=2), final(3)])
-    assert [one.index for one in maintenance.distill_lines(records)] == [1, 3]
+    assert [trial.index for trial in maintenance.distill_lines(records)] == [1, 3]

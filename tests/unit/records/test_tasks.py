@@ -27,9 +27,9 @@ def test_a_shape_names_arguments_and_result(mlp):
 
 
 def test_the_weight_is_the_number_of_calls():
-    found = tasks.extract(lowered("squeezenet_v1.1"), backend())
-    assert sum(task.weight for task in found) == 40
-    assert max(task.weight for task in found) == 2
+    extracted = tasks.extract(lowered("squeezenet_v1.1"), backend())
+    assert sum(task.weight for task in extracted) == 40
+    assert max(task.weight for task in extracted) == 2
 
 
 def test_the_same_kernel_has_the_same_hash_every_time(mlp):
@@ -42,14 +42,14 @@ def test_a_kernel_that_was_written_as_it_is_to_run_is_no_task(tmp_path):
     weights = {"w": np.ones((1, 32, 4), "float32"), "r": np.ones((1, 32, 8), "float32")}
     nodes = [node("LSTM", ["x", "w", "r"], ["", "h", ""], hidden_size=8), node("Softmax", ["h"], ["y"])]
     proto = nets.model(nodes, [value("x", (5, 1, 4))], [value("y", (1, 1, 8))], weights)
-    found = tasks.extract(lowered(nets.save(proto, tmp_path)), backend())
-    assert found[-1].operator == "softmax"
-    assert not [task for task in found if "lstm" in task.name]
+    extracted = tasks.extract(lowered(nets.save(proto, tmp_path)), backend())
+    assert extracted[-1].operator == "softmax"
+    assert not [task for task in extracted if "lstm" in task.name]
 
 
-@pytest.mark.parametrize(("words", "count"), [((), None), (("matmul",), 3), (("0",), 1), (("softmax", "0"), 2)])
-def test_tasks_are_selected_by_operator_name_or_id(mlp, words, count):
-    assert len(tasks.select(mlp, words)) == (len(mlp) if count is None else count)
+@pytest.mark.parametrize(("selection", "count"), [((), None), (("matmul",), 3), (("0",), 1), (("softmax", "0"), 2)])
+def test_tasks_are_selected_by_operator_name_or_id(mlp, selection, count):
+    assert len(tasks.select(mlp, selection)) == (len(mlp) if count is None else count)
 
 
 def test_an_operator_that_is_not_there_is_told(mlp):

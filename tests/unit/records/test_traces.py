@@ -17,9 +17,9 @@ def test_a_schedule_comes_back_from_json_as_it_was(source):
     search = Search(backend(), "random", 1)
     for task in tasks.extract(lowered(source), backend())[:6]:
         rebuilder = Rebuilder(task.module, backend().target)
-        _own, *found = search.propose(task, 0, 4)
-        assert found
-        for candidate in found:
+        _own, *candidates = search.propose(task, 0, 4)
+        assert candidates
+        for candidate in candidates:
             again = rebuilder.from_json(json.loads(json.dumps(candidate.trace)))
             assert workload_hash(again.mod) == candidate.key
             assert as_json(again) == candidate.trace
@@ -40,7 +40,7 @@ def test_a_damaged_trace_does_not_fit(trace):
 @pytest.mark.parametrize("name", ["rpi4", "rk3588", "vta-sim-x86_64"])
 def test_each_target_has_its_space(name):
     kind = board.load(name)
-    found = space_generator(backend_of(kind).target)
-    rules = {str(one).partition("(")[0] for one in found.sch_rules}
+    space = space_generator(backend_of(kind).target)
+    rules = {str(rule).partition("(")[0] for rule in space.sch_rules}
     assert rules
-    assert any("AutoBind" in one for one in rules) == (kind.backend == "mali")
+    assert any("AutoBind" in rule for rule in rules) == (kind.backend == "mali")

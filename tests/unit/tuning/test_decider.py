@@ -31,7 +31,7 @@ class Boards:
 
     def build(self, modules):
         self.did.append("build")
-        return [Built(Path(one), "", 0.0) for one in modules]
+        return [Built(Path(module), "", 0.0) for module in modules]
 
     def discard(self, built):
         self.did.append(f"discard {built.library}")
@@ -42,7 +42,7 @@ class Boards:
         if self.fault:
             future.set_exception(self.fault)
         else:
-            base, *rivals = ([float(str(one.library))] * TURNS for one in (trial, *trial.rivals))
+            base, *rivals = ([float(str(entry.library))] * TURNS for entry in (trial, *trial.rivals))
             future.set_result(Measured(tuple(base), board="a", rivals_s=tuple(map(tuple, rivals))))
         return future
 
@@ -61,13 +61,13 @@ def decide(tmp_path, monkeypatch):
 
 def final(name, base_s, *rivals_s):
     task = SimpleNamespace(workload=name, name=name, gflop=0.0)
-    base, *rivals = (Candidate(f"{number:02x}", "", str(one)) for number, one in enumerate((base_s, *rivals_s)))
+    base, *rivals = (Candidate(f"{number:02x}", "", str(seconds)) for number, seconds in enumerate((base_s, *rivals_s)))
     return Final(task, base, tuple(rivals), None)
 
 
 def test_a_winner_is_written_down_and_told(decide):
     decide.hold(final("ab", 2.0, 1.0, 3.0), final("cd", 1.0, 2.0))
-    assert [(one.workload, one.verdict, one.candidate) for one in decide.decided] == [
+    assert [(record.workload, record.verdict, record.candidate) for record in decide.decided] == [
         ("ab", "faster", "01"),
         ("cd", "untuned", "00"),
     ]
@@ -77,7 +77,7 @@ def test_a_winner_is_written_down_and_told(decide):
 def test_all_are_built_before_the_first_is_held_and_nothing_is_left(decide):
     decide.hold(final("ab", 2.0, 1.0), final("cd", 1.0, 2.0))
     assert decide.boards.did[:3] == ["build", "build", "measure"]
-    assert sum(one.startswith("discard") for one in decide.boards.did) == 4
+    assert sum(step.startswith("discard") for step in decide.boards.did) == 4
 
 
 def test_a_board_that_is_lost_is_told_and_decides_nothing(decide):
@@ -85,7 +85,7 @@ def test_a_board_that_is_lost_is_told_and_decides_nothing(decide):
     with pytest.raises(DeviceError, match="no board"):
         decide.hold(final("ab", 2.0, 1.0))
     assert decide.decided == []
-    assert sum(one.startswith("discard") for one in decide.boards.did) == 2
+    assert sum(step.startswith("discard") for step in decide.boards.did) == 2
 
 
 def test_what_cannot_be_written_is_told(decide, monkeypatch):

@@ -26,18 +26,18 @@ def ledger(folder):
 
 
 def test_a_line_says_what_was_measured_how_and_by_whom(tmp_path):
-    made = ledger(tmp_path).line(TASK, CANDIDATE, Measured((1e-3,), board="a"), round=2, index=1, of=16)
-    assert (made.workload, made.candidate, json.loads(made.trace)) == ("ab", "cd", [["tile", 4]])
-    assert (made.run, made.tuner, made.seed, made.board) == ("run-1", "grid", 3, "a")
-    assert (made.round, made.index, made.of) == (2, 1, 16)
-    assert made.key == KEY
-    assert made.options == dict(USUAL)
+    record = ledger(tmp_path).line(TASK, CANDIDATE, Measured((1e-3,), board="a"), round=2, index=1, of=16)
+    assert (record.workload, record.candidate, json.loads(record.trace)) == ("ab", "cd", [["tile", 4]])
+    assert (record.run, record.tuner, record.seed, record.board) == ("run-1", "grid", 3, "a")
+    assert (record.round, record.index, record.of) == (2, 1, 16)
+    assert record.key == KEY
+    assert record.options == dict(USUAL)
 
 
 def test_a_time_that_no_kernel_takes_is_a_failure(tmp_path):
-    made = ledger(tmp_path).line(TASK, CANDIDATE, Measured((1e-3, 1e-12)))
-    assert (made.samples_s, made.cause) == ((), "suspicious")
-    assert "--min-repeat-ms" in made.error
+    record = ledger(tmp_path).line(TASK, CANDIDATE, Measured((1e-3, 1e-12)))
+    assert (record.samples_s, record.cause) == ((), "suspicious")
+    assert "--min-repeat-ms" in record.error
 
 
 def test_what_is_written_is_noted_one_after_the_other(tmp_path):
@@ -58,7 +58,7 @@ def test_what_is_written_is_noted_one_after_the_other(tmp_path):
         thread.join()
     assert noted == [1] * 8
     read = RecordFile(tmp_path / "records.jsonl").read()
-    assert sorted(one.index for one in read.trials) == list(range(8))
+    assert sorted(record.index for record in read.trials) == list(range(8))
 
 
 def test_what_cannot_be_written_is_not_noted(tmp_path):

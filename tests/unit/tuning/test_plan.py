@@ -19,7 +19,7 @@ def test_what_is_on_its_way_grows_with_the_boards(boards, trials_each, pace):
 
 
 def test_few_trials_reach_every_task_whatever_the_pace():
-    assert [one.first_batch for one in (UNDISTURBED, Pace(), pace_for(100, 1000))] == [8, 8, 8]
+    assert [pace.first_batch for pace in (UNDISTURBED, Pace(), pace_for(100, 1000))] == [8, 8, 8]
 
 
 def test_nothing_is_on_its_way_while_this_machine_measures():

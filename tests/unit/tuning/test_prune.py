@@ -30,12 +30,12 @@ def candidate(estimate, trace="[]"):
 
 
 def verdicts(pruner, *estimates, workload="w"):
-    return pruner.verdicts(workload, [None if one is None else candidate(one) for one in estimates])
+    return pruner.verdicts(workload, [None if estimate is None else candidate(estimate) for estimate in estimates])
 
 
 def test_what_spills_and_what_costs_too_much_is_ruled_out():
-    found = verdicts(Pruner(Said(), 2.0), Estimate(1.0), Estimate(2.0), Estimate(2.1), Estimate(None, 7), None)
-    assert found == [
+    results = verdicts(Pruner(Said(), 2.0), Estimate(1.0), Estimate(2.0), Estimate(2.1), Estimate(None, 7), None)
+    assert results == [
         None,
         None,
         Verdict("costly", f"2.1 times the best known; {STAMP}"),

@@ -105,7 +105,7 @@ def test_a_run_measures_as_many_trials_as_it_was_asked_for(tmp_path, kernels, ah
     job.run()
     assert job.trials == len(recorded(tmp_path)) == 40
     assert job.causes["ok"] + job.causes["crash"] == 40
-    assert job.estimated_s == pytest.approx(sum(one.task.weight * one.fastest_s for one in job.states))
+    assert job.estimated_s == pytest.approx(sum(state.task.weight * state.fastest_s for state in job.states))
     assert job.points[-1].estimated_s == job.estimated_s
     assert list((tmp_path / "libraries").iterdir()) == []
 
@@ -116,19 +116,20 @@ def test_a_run_measures_as_many_trials_as_it_was_asked_for(tmp_path, kernels, ah
 )
 def test_what_is_under_way_is_not_proposed_again(tmp_path, kernels, tuner):
     tuning(tmp_path, kernels[1:2], tuner=tuner, trials=60, pace=Pace(ahead=16)).run()
-    assert len({one.candidate for one in recorded(tmp_path)}) == 60
+    assert len({record.candidate for record in recorded(tmp_path)}) == 60
 
 
 def test_records_name_their_round_and_their_run(tmp_path, kernels):
     job = tuning(tmp_path, kernels[1:2], trials=20)
     job.run()
     assert [
-        (one.round, one.index, one.of) for one in sorted(recorded(tmp_path), key=lambda one: (one.round, one.index))
+        (record.round, record.index, record.of)
+        for record in sorted(recorded(tmp_path), key=lambda record: (record.round, record.index))
     ] == [
         *((0, index, 8) for index in range(8)),
         *((1, index, 16) for index in range(12)),
     ]
-    assert {one.run for one in recorded(tmp_path)} == {job.id}
+    assert {record.run for record in recorded(tmp_path)} == {job.id}
 
 
 def test_a_finished_run_measures_nothing_again(tmp_path, kernels):
@@ -141,25 +142,25 @@ def test_a_finished_run_measures_nothing_again(tmp_path, kernels):
 
 def test_another_seed_knows_what_the_first_run_found(tmp_path, kernels):
     tuning(tmp_path, kernels[1:2]).run()
-    best = min(one.latency_s for one in recorded(tmp_path))
+    best = min(record.latency_s for record in recorded(tmp_path))
     other = tuning(tmp_path, kernels[1:2], seed=7, tuner="evolutionary-xgb", trials=16)
     other.run()
     assert other.resumed == 0
     assert other.states[0].fastest_s <= best
-    tried = [one.candidate for one in recorded(tmp_path)]
+    tried = [record.candidate for record in recorded(tmp_path)]
     assert len(tried) == len(set(tried)) == 64
 
 
 @pytest.mark.nightly
 def test_the_cost_model_learns_of_other_kernels_too(tmp_path, kernels):
     tuning(tmp_path, kernels[1:2], trials=64).run()
-    told, guessing = tuning(tmp_path, kernels[3:4], tuner="evolutionary-xgb", trials=32), tmp_path / "alone"
-    told.run()
+    informed, guessing = tuning(tmp_path, kernels[3:4], tuner="evolutionary-xgb", trials=32), tmp_path / "alone"
+    informed.run()
     guessing.mkdir()
-    alone = tuning(guessing, kernels[3:4], tuner="evolutionary-xgb", trials=32)
-    alone.run()
-    later = {one.candidate for one in recorded(tmp_path) if one.run == told.id}
-    assert later != {one.candidate for one in recorded(guessing)}
+    uninformed = tuning(guessing, kernels[3:4], tuner="evolutionary-xgb", trials=32)
+    uninformed.run()
+    later = {record.candidate for record in recorded(tmp_path) if record.run == informed.id}
+    assert later != {record.candidate for record in recorded(guessing)}
 
 
 def test_limits_of_a_task(tmp_path, kernels):
@@ -195,15 +196,15 @@ def test_a_time_budget_ends_the_run(tmp_path, kernels):
 
 
 @pytest.mark.parametrize(
-    ("builds", "measures", "words"),
+    ("builds", "measures", "message"),
     [(NoBuilds, FormulaMeasures, "no compiler"), (FormulaBuilds, Failing, "segmentation fault")],
 )
-def test_when_nothing_works_the_cause_is_told(tmp_path, kernels, builds, measures, words):
+def test_when_nothing_works_the_cause_is_told(tmp_path, kernels, builds, measures, message):
     (tmp_path / "libraries").mkdir()
     job = tuning(tmp_path, kernels[1:4], builds(tmp_path / "libraries"), measures(), trials=500)
     with pytest.raises(BuildError, match=r"none of \d+ candidates") as caught:
         job.run()
-    assert words in caught.value.details
+    assert message in caught.value.details
     assert 0 < job.trials < 120
     assert soon(lambda: len(recorded(tmp_path)) == job.trials, 30)
 
@@ -242,7 +243,7 @@ def test_a_clock_that_is_too_coarse_is_told(tmp_path, kernels):
     with pytest.raises(BuildError) as caught:
         tuning(tmp_path, kernels[1:3], measures=Coarse()).run()
     assert "--min-repeat-ms" in caught.value.details
-    assert {one.cause for one in recorded(tmp_path)} == {"suspicious"}
+    assert {record.cause for record in recorded(tmp_path)} == {"suspicious"}
 
 
 class Broken(FormulaBuilds):
@@ -296,7 +297,7 @@ class Lying(FormulaMeasures):
 def test_the_best_of_each_kernel_is_what_a_final_says(tmp_path, kernels):
     job = tuning(tmp_path, kernels[1:3], trials=40)
     job.run()
-    assert {one.verdict for one in decided(tmp_path).values()} <= {"faster", "untuned"}
+    assert {record.verdict for record in decided(tmp_path).values()} <= {"faster", "untuned"}
     for state in job.states:
         final = decided(tmp_path)[state.task.workload]
         assert final == state.decision
@@ -305,7 +306,8 @@ def test_the_best_of_each_kernel_is_what_a_final_says(tmp_path, kernels):
         assert (final.verdict == "untuned") == (final.candidate == base)
         assert statistics.median(final.base_s) >= final.latency_s
         best = min(
-            (one for one in recorded(tmp_path) if one.workload == state.task.workload), key=lambda r: r.latency_s
+            (record for record in recorded(tmp_path) if record.workload == state.task.workload),
+            key=lambda r: r.latency_s,
         )
         assert final.candidate in {best.candidate, base}
 
@@ -330,7 +332,7 @@ class Impossible(FormulaMeasures):
 def test_what_no_kernel_can_take_is_a_failure_whoever_measures(tmp_path, kernels):
     with pytest.raises(BuildError):
         tuning(tmp_path, kernels[1:2], measures=Impossible(), trials=500).run()
-    assert {one.cause for one in recorded(tmp_path)} == {"crash", "suspicious"}
+    assert {record.cause for record in recorded(tmp_path)} == {"crash", "suspicious"}
 
 
 def test_a_final_is_held_once(tmp_path, kernels):
@@ -366,7 +368,9 @@ def test_a_run_that_is_ended_in_its_finals_goes_on_there(tmp_path, kernels):
 def test_records_say_how_they_were_measured(tmp_path, kernels):
     job = tuning(tmp_path, kernels[1:2], trials=8)
     job.run()
-    assert {(one.schema, one.threads, tuple(one.options)) for one in recorded(tmp_path)} == {(2, 0, tuple(USUAL))}
+    assert {(record.schema, record.threads, tuple(record.options)) for record in recorded(tmp_path)} == {
+        (2, 0, tuple(USUAL))
+    }
 
 
 @pytest.mark.parametrize("other", [{"threads": 1}, {"options": {**USUAL, "min_repeat_ms": 0}}])
@@ -388,7 +392,7 @@ def test_a_fresh_run_measures_all_anew_and_one_that_was_ended_goes_on_without_be
     again.run()
     assert (again.resumed, again.trials) == (10, 24)
     assert len(recorded(tmp_path)) == 48
-    finals = [one for one in RecordFile(tmp_path / "records.jsonl").read().trials if one.verdict]
+    finals = [record for record in RecordFile(tmp_path / "records.jsonl").read().trials if record.verdict]
     assert len(finals) == 2, "and so is the final"
 
 
@@ -404,7 +408,7 @@ def test_what_others_append_changes_nothing_for_a_run_that_goes_on(tmp_path, ker
     mine.run()
 
     def tried(folder):
-        return {(one.round, one.index, one.candidate) for one in recorded(folder) if one.run == mine.id}
+        return {(record.round, record.index, record.candidate) for record in recorded(folder) if record.run == mine.id}
 
     assert tried(tmp_path / "shared") == tried(tmp_path / "alone")
 
@@ -422,7 +426,7 @@ def test_a_run_that_goes_on_keeps_the_pace_that_it_began_with(tmp_path, kernels)
     assert again.resumed
 
     def tried(folder):
-        return {(one.round, one.index, one.candidate) for one in recorded(folder)}
+        return {(record.round, record.index, record.candidate) for record in recorded(folder)}
 
     assert tried(tmp_path / "parts") == tried(tmp_path / "whole")
 
@@ -434,12 +438,12 @@ def test_what_is_ruled_out_is_recorded_and_neither_built_nor_measured(tmp_path, 
     builds = Remembering(tmp_path)
     job = pruning(tmp_path, kernels[1:2], builds=builds, trials=40)
     job.run()
-    found = recorded(tmp_path)
-    ruled_out = [one for one in found if one.cause in PRUNED]
-    assert {one.cause for one in ruled_out} == PRUNED
-    assert all("modelled (formula 1)" in one.error and not one.board for one in ruled_out)
-    in_finals = sum(len(one.among) for one in decided(tmp_path).values())
-    assert len(builds.given) - in_finals == len(found) - len(ruled_out) == 40 - len(ruled_out)
+    records = recorded(tmp_path)
+    ruled_out = [record for record in records if record.cause in PRUNED]
+    assert {record.cause for record in ruled_out} == PRUNED
+    assert all("modelled (formula 1)" in record.error and not record.board for record in ruled_out)
+    in_finals = sum(len(final.among) for final in decided(tmp_path).values())
+    assert len(builds.given) - in_finals == len(records) - len(ruled_out) == 40 - len(ruled_out)
     (state,) = job.states
     assert (state.pruned, state.measured) == (len(ruled_out), 40)
     assert state.failed == job.causes["crash"]
@@ -457,19 +461,19 @@ def test_a_run_that_goes_on_rules_out_the_same(tmp_path, kernels):
     assert again.resumed
 
     def outcomes(folder):
-        return {(one.round, one.index): (one.candidate, one.cause) for one in recorded(folder)}
+        return {(record.round, record.index): (record.candidate, record.cause) for record in recorded(folder)}
 
     assert outcomes(tmp_path / "whole") == outcomes(tmp_path / "parts")
 
 
 def test_another_run_measures_what_one_ruled_out(tmp_path, kernels):
     pruning(tmp_path, kernels[1:2], trials=24).run()
-    before = {one.candidate for one in recorded(tmp_path) if one.cause in PRUNED}
+    before = {record.candidate for record in recorded(tmp_path) if record.cause in PRUNED}
     job = tuning(tmp_path, kernels[1:2], trials=24)
     job.run()
-    measured = {one.candidate for one in recorded(tmp_path) if one.run == job.id}
+    measured = {record.candidate for record in recorded(tmp_path) if record.run == job.id}
     assert before & measured
-    assert not any(one.cause in PRUNED for one in recorded(tmp_path) if one.run == job.id)
+    assert not any(record.cause in PRUNED for record in recorded(tmp_path) if record.run == job.id)
 
 
 def test_runs_that_rule_nothing_out_are_called_what_they_were(kernels):
@@ -479,8 +483,8 @@ def test_runs_that_rule_nothing_out_are_called_what_they_were(kernels):
 
 def test_another_model_rules_out_other_candidates(tmp_path, kernels):
     runs = {
-        tuning(tmp_path, kernels, pruner=Pruner(FormulaCosts(identity=one), 2.0), prune=2.0).id
-        for one in ("Mesa 1", "Mesa 2")
+        tuning(tmp_path, kernels, pruner=Pruner(FormulaCosts(identity=identity), 2.0), prune=2.0).id
+        for identity in ("Mesa 1", "Mesa 2")
     }
     assert len(runs) == 2
 

@@ -18,8 +18,8 @@ LAYER = to_json(Conv(Activation(1, 32, 8, 8, 4), Activation(1, 32, 8, 8, 4), (3,
 @pytest.fixture
 def templates(native):
     """Templates of a CPU with vectors of four floats, whatever this one has."""
-    found = Cpu(native).templates
-    return dataclasses.replace(found, machine=dataclasses.replace(found.machine, lanes=4, registers=16))
+    all_templates = Cpu(native).templates
+    return dataclasses.replace(all_templates, machine=dataclasses.replace(all_templates.machine, lanes=4, registers=16))
 
 
 @pytest.fixture
@@ -28,13 +28,13 @@ def task():
 
 
 def test_all_candidates_are_proposed_once_the_likely_fastest_first(templates, task):
-    search, found = TemplateSearch(templates), []
+    search, candidates = TemplateSearch(templates), []
     while batch := search.propose(task, 3):
-        search.tried(task).update(one.key for one in batch)
-        found += batch
-    assert [one.trace for one in found] == [*templates.candidates(LAYER), *templates.variants(LAYER)]
-    assert len({one.key for one in found}) == len(found) > 3
-    assert all(layer_of(one.module["main"]) == LAYER for one in found)
+        search.tried(task).update(candidate.key for candidate in batch)
+        candidates += batch
+    assert [candidate.trace for candidate in candidates] == [*templates.candidates(LAYER), *templates.variants(LAYER)]
+    assert len({candidate.key for candidate in candidates}) == len(candidates) > 3
+    assert all(layer_of(candidate.module["main"]) == LAYER for candidate in candidates)
 
 
 def test_the_first_round_has_no_variants(templates, task):

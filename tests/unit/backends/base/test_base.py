@@ -31,12 +31,12 @@ LOCAL = board.load("local").resolved()
 
 
 def test_the_defaults_are_those_of_a_processor_without_an_accelerator():
-    found = Plain(LOCAL, ["one"])
-    assert (found.board, found.without) == (LOCAL, {"one"})
-    assert not found.computes_int8
-    assert found.unsupported_layers(None) == ()
-    assert found.machine_model is None
-    assert found.shipped == ""
+    backend = Plain(LOCAL, ["one"])
+    assert (backend.board, backend.without) == (LOCAL, {"one"})
+    assert not backend.computes_int8
+    assert backend.unsupported_layers(None) == ()
+    assert backend.machine_model is None
+    assert backend.shipped == ""
 
 
 def test_tvm_lacks_nothing_to_run_kernels_for_cpus():
@@ -61,10 +61,10 @@ def test_a_backend_without_its_own_lowering_cannot_be_made():
 @pytest.mark.parametrize("name", board.names())
 def test_every_board_has_a_backend(name):
     kind = board.load(name).resolved()
-    found = backend_of(kind, ("winograd",))
-    assert type(found) is BACKENDS[kind.backend]
-    assert found.board is kind
-    assert "winograd" in found.without
+    backend = backend_of(kind, ("winograd",))
+    assert type(backend) is BACKENDS[kind.backend]
+    assert backend.board is kind
+    assert "winograd" in backend.without
 
 
 def test_the_backends_are_those_that_board_files_can_name():

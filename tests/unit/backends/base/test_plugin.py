@@ -16,28 +16,28 @@ def cache(tmp_path, monkeypatch):
 
 
 def test_it_is_put_where_tvm_looks_and_stays_where_a_compiler_refuses_the_next(monkeypatch):
-    told = []
-    path = build_plugin("opencl", told.append)
+    messages = []
+    path = build_plugin("opencl", messages.append)
     before = path.read_bytes()
     assert path.parent == tvm_plugins.folder()
     assert before[:4] == b"\x7fELF"
-    assert told == [f"building {path.name}"]
+    assert messages == [f"building {path.name}"]
     monkeypatch.setenv("CXX", "false")
     with pytest.raises(BuildError):
         build_plugin("opencl", lambda _line: None)
-    (kept,) = tvm_plugins.folder().iterdir()
-    assert kept.read_bytes() == before
+    (plugin,) = tvm_plugins.folder().iterdir()
+    assert plugin.read_bytes() == before
 
 
 def test_no_compiler(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    seen = toolchain("python-runtime", "--board", "opencl-local")
-    assert seen.code == 3
-    assert "no-such-compiler" in seen.err
+    outcome = toolchain("python-runtime", "--board", "opencl-local")
+    assert outcome.code == 3
+    assert "no-such-compiler" in outcome.err
     assert not tvm_plugins.folder().exists() or list(tvm_plugins.folder().iterdir()) == []
 
 
 def test_boards_that_need_none():
-    seen = toolchain("python-runtime", "--board", "local")
-    assert seen.code == 2
-    assert "TVM runs CPU kernels without an additional library" in seen.err
+    outcome = toolchain("python-runtime", "--board", "local")
+    assert outcome.code == 2
+    assert "TVM runs CPU kernels without an additional library" in outcome.err

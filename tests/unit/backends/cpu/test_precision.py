@@ -63,7 +63,11 @@ def test_kernels_that_stay_in_float32_are_named(tmp_path):
 def types_between(module):
     """Return the types of the tensors that the kernels of a module make, in order."""
     bindings = [binding for block in module["main"].body.blocks for binding in block.bindings]
-    calls = [one.value for one in bindings if getattr(getattr(one.value, "op", None), "name", "") == "relax.call_tir"]
+    calls = [
+        binding.value
+        for binding in bindings
+        if getattr(getattr(binding.value, "op", None), "name", "") == "relax.call_tir"
+    ]
     return [str(call.ty_args[0].dtype) for call in calls if len(call.ty_args[0].shape) == 5]
 
 
@@ -179,7 +183,7 @@ def test_float16_between_layers(make, tmp_path):
     built = tvm.compile(backend.on_cpu(module), target=target, tir_pipeline=PIPELINE)
     data = normal(*(dim.dim_value for dim in proto.graph.input[0].type.tensor_type.shape.dim)) * 8
     result = relax.VirtualMachine(built, tvm.cpu())["main"](tvm.runtime.tensor(data))
-    actual = [one.numpy() for one in ([result] if isinstance(result, tvm.runtime.Tensor) else result)]
+    actual = [tensor.numpy() for tensor in ([result] if isinstance(result, tvm.runtime.Tensor) else result)]
     for mine, right in zip(actual, nets.run(proto, {"x": data}), strict=True):
         assert mine.dtype == np.float32
         assert 1e-6 < np.abs(mine - right).max() / np.abs(right).max() < 5e-3

@@ -18,7 +18,7 @@ def imported(proto):
 
 
 def names(module):
-    return [what.removeprefix("relax.") for what, _ in relax_nets.calls(module)]
+    return [name.removeprefix("relax.") for name, _ in relax_nets.calls(module)]
 
 
 def same(proto):
@@ -27,8 +27,8 @@ def same(proto):
     folded = fold.fold_constants(module)
     relax.analysis.well_formed(folded)
     feeds = relax_nets.feeds(proto)
-    for own, its in zip(relax_nets.computed(folded, feeds), nets.run(proto, feeds), strict=True):
-        np.testing.assert_allclose(own, its, rtol=1e-5, atol=1e-5)
+    for actual, expected in zip(relax_nets.computed(folded, feeds), nets.run(proto, feeds), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
     return folded
 
 
@@ -103,16 +103,16 @@ def test_contiguous(shape, transposed):
 
 
 def test_parts_of_constants_and_constants_put_together():
-    whole = normal(6, 5)
+    matrix = normal(6, 5)
     builder = relax.BlockBuilder()
-    given = relax.Var("given", relax.TensorType((2, 5), "float32"))
-    with builder.function("main", [given]):
+    argument = relax.Var("given", relax.TensorType((2, 5), "float32"))
+    with builder.function("main", [argument]):
         with builder.dataflow():
-            rows = relax.op.strided_slice(relax.const(whole), axes=[0, -1], begin=[5, 1], end=[-7, 5], strides=[-3, 1])
-            both = builder.emit(relax.op.concat([builder.emit(rows), relax.const(whole[:2, :1])], -1))
-            out = builder.emit_output(relax.op.add(both, given))
+            rows = relax.op.strided_slice(relax.const(matrix), axes=[0, -1], begin=[5, 1], end=[-7, 5], strides=[-3, 1])
+            joined = builder.emit(relax.op.concat([builder.emit(rows), relax.const(matrix[:2, :1])], -1))
+            out = builder.emit_output(relax.op.add(joined, argument))
         builder.emit_func_output(out)
     folded = fold.fold_constants(builder.get())
     assert names(folded) == ["add"]
-    found = relax_nets.computed(folded, {"given": np.zeros((2, 5), np.float32)})
-    np.testing.assert_array_equal(found[0], np.concatenate([whole[5::-3, 1:], whole[:2, :1]], 1))
+    result = relax_nets.computed(folded, {"given": np.zeros((2, 5), np.float32)})
+    np.testing.assert_array_equal(result[0], np.concatenate([matrix[5::-3, 1:], matrix[:2, :1]], 1))

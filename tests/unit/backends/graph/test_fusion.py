@@ -32,7 +32,7 @@ def test_a_fused_kernel_returns_the_result_of_its_last_node(tmp_path):
     module = written(tmp_path, nodes, weights)
     fused = fusion.fuse(module)
     first, last = origins.bindings(fused)
-    assert [origins.returns(one.var).name for one in (first, last)] == ["right.relu", "minus"]
+    assert [origins.returns(binding.var).name for binding in (first, last)] == ["right.relu", "minus"]
     assert first.value.args[1].fields[1].value.numpy()[0, 0] == 2, "the weights of the right product"
     plain = tvm.transform.Sequential([relax.transform.FuseOps(), relax.transform.FuseTIR()])(module)
     assert fused.script() == plain.script(), "nothing but the spans is different"

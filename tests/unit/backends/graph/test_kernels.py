@@ -18,9 +18,9 @@ from toolchain.backends.graph.kernels import as_opaque, meaning
 def meanings(proto):
     module = prepared(proto)
     called = [
-        one.value
-        for one in bindings(module)
-        if isinstance(one.value, relax.Call) and one.value.op.name == "relax.call_tir"
+        binding.value
+        for binding in bindings(module)
+        if isinstance(binding.value, relax.Call) and binding.value.op.name == "relax.call_tir"
     ]
     return [meaning(call, module[call.args[0]]) for call in called]
 
@@ -31,13 +31,19 @@ def number(expression):
 
 def test_clip_with_limits_that_are_constants():
     lower, upper = meanings(net([("Clip", "x a b", "y")], (2, 3), {"a": np.float32(-1), "b": np.float32(2)}))
-    assert [(one.name, number(one.arguments[1])) for one in (lower, upper)] == [("maximum", -1), ("minimum", 2)]
+    assert [(operation.name, number(operation.arguments[1])) for operation in (lower, upper)] == [
+        ("maximum", -1),
+        ("minimum", 2),
+    ]
 
 
 def test_clip_with_limits_in_the_kernel():
     node = helper.make_node("Clip", ["x"], ["y"], min=-1.0, max=2.0)
     proto = nets.model([node], [nets.value("x", (2, 3))], [nets.value("y", (2, 3))], opset=6)
-    assert [(one.name, number(one.arguments[1])) for one in meanings(proto)] == [("maximum", -1), ("minimum", 2)]
+    assert [(operation.name, number(operation.arguments[1])) for operation in meanings(proto)] == [
+        ("maximum", -1),
+        ("minimum", 2),
+    ]
 
 
 def test_padding_with_zeros():
@@ -74,16 +80,16 @@ def test_kernels_with_one_input_become_a_block_and_stay_the_same_code(inputs, wr
     def body(data, *others):
         emit.T.buffer_store(others[-1], data[0], [0])
 
-    written = emit.kernel(arguments, body, {})
-    function = as_opaque(written, {"some": "attribute"})
+    plain = emit.kernel(arguments, body, {})
+    function = as_opaque(plain, {"some": "attribute"})
     assert isinstance(function.body, s_tir.SBlockRealize) is wrapped
     assert (str(function.attrs["some"]), int(function.attrs["op_pattern"])) == ("attribute", 8)
     assert "global_symbol" not in function.attrs
     sources = [
-        tvm.compile(tvm.IRModule({"main": one.with_attr("global_symbol", "main")}), target="llvm").mod.inspect_source(
-            "ll"
-        )
-        for one in (written, function)
+        tvm.compile(
+            tvm.IRModule({"main": kernel.with_attr("global_symbol", "main")}), target="llvm"
+        ).mod.inspect_source("ll")
+        for kernel in (plain, function)
     ]
     assert sources[0] == sources[1]
 

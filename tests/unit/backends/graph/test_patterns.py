@@ -14,9 +14,9 @@ SHAPE = (1, 4, 3, 5)
 def found(proto):
     module = prepared(proto)
     [block] = module["main"].body.blocks
-    found = values.read(block, module)
-    patterns.replace(found)
-    return found.operations
+    block_values = values.read(block, module)
+    patterns.replace(block_values)
+    return block_values.operations
 
 
 def only(nodes, weights=None, shape=SHAPE):
@@ -37,9 +37,13 @@ def test_silu():
 
 def test_no_silu_if_the_sigmoid_is_of_something_else_or_read_elsewhere():
     nodes = [("Relu", "x", "r"), ("Sigmoid", "r", "a"), ("Mul", "a x", "y")]
-    assert [one.name for one in found(net(nodes, SHAPE))] == ["nn.relu", "sigmoid", "multiply"]
+    assert [operation.name for operation in found(net(nodes, SHAPE))] == ["nn.relu", "sigmoid", "multiply"]
     nodes = [("Sigmoid", "x", "a"), ("Mul", "a x", "y"), ("Relu", "a", "z")]
-    assert [one.name for one in found(net(nodes, SHAPE, outputs=("y", "z")))][:3] == ["sigmoid", "multiply", "nn.relu"]
+    assert [operation.name for operation in found(net(nodes, SHAPE, outputs=("y", "z")))][:3] == [
+        "sigmoid",
+        "multiply",
+        "nn.relu",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -58,7 +62,7 @@ def test_gelu_however_it_is_multiplied(nodes):
     assert operation.inputs[0].variable.name == "x"
     for name in numbers:
         assert "nn.gelu" not in [
-            one.name for one in found(net([*error, *nodes], SHAPE, numbers | scalars(**{name: 0.7})))
+            other.name for other in found(net([*error, *nodes], SHAPE, numbers | scalars(**{name: 0.7})))
         ]
 
 
@@ -77,7 +81,7 @@ def test_hard_sigmoid_with_the_factor_behind_the_limits():
 
 def test_limits_alone_are_no_hard_sigmoid():
     operations = found(net([("Clip", "x zero one", "y")], SHAPE, scalars(zero=0, one=1)))
-    assert [one.name for one in operations] == ["maximum", "minimum"]
+    assert [operation.name for operation in operations] == ["maximum", "minimum"]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +101,7 @@ def test_hard_swish(nodes, factor):
 
 def test_another_slope_is_no_hard_swish():
     operations = found(net([("HardSigmoid", "x", "a", {"alpha": 0.2}), ("Mul", "x a", "y")], SHAPE))
-    assert [one.name for one in operations] == ["hard_sigmoid", "multiply"]
+    assert [operation.name for operation in operations] == ["hard_sigmoid", "multiply"]
 
 
 def test_the_sum_of_several_tensors():
@@ -109,7 +113,7 @@ def test_the_sum_of_several_tensors():
 
 def test_a_sum_over_an_axis_is_none_of_several_tensors():
     operations = found(net([("ReduceSum", "x axes", "y", {"keepdims": 0})], SHAPE, {"axes": np.array([0], np.int64)}))
-    assert [one.name for one in operations] == ["sum"]
+    assert [operation.name for operation in operations] == ["sum"]
 
 
 def shuffle(split, perm, joined):
@@ -132,7 +136,7 @@ def test_channel_shuffle():
     ],
 )
 def test_what_only_looks_like_a_channel_shuffle(split, perm, joined):
-    assert [one.name for one in shuffle(split, perm, joined)] == ["reshape", "permute_dims", "reshape"]
+    assert [operation.name for operation in shuffle(split, perm, joined)] == ["reshape", "permute_dims", "reshape"]
 
 
 def test_a_matrix_that_is_stored_by_outputs():
@@ -142,7 +146,7 @@ def test_a_matrix_that_is_stored_by_outputs():
 
 def test_a_matrix_that_is_not_known_stays():
     nodes = [("Transpose", "x", "t"), ("MatMul", "x t", "y")]
-    assert [one.name for one in found(net(nodes, (2, 6)))][:2] == ["permute_dims", "matmul"]
+    assert [operation.name for operation in found(net(nodes, (2, 6)))][:2] == ["permute_dims", "matmul"]
 
 
 def padded(pads, **attributes):
@@ -160,7 +164,7 @@ def test_a_convolution_pads_its_data_itself():
 def test_a_convolution_pads_no_channels_and_no_images(pads):
     weights = {"pads": np.array(pads), "w": normal(4, 4 + pads[1], 1, 1)}
     nodes = [("Pad", "x pads", "p"), ("Conv", "p w", "y")]
-    assert [one.name for one in found(net(nodes, SHAPE, weights))] == ["pad", "nn.conv2d"]
+    assert [operation.name for operation in found(net(nodes, SHAPE, weights))] == ["pad", "nn.conv2d"]
 
 
 def test_local_response_normalization():

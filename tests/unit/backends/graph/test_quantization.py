@@ -23,16 +23,16 @@ def made(build, *inputs):
         builder.emit_func_output(out)
     module = builder.get()
     (block,) = module["main"].body.blocks
-    found = read(block, module)
-    (variable,) = found.escaping
-    return found.values[variable]
+    graph = read(block, module)
+    (variable,) = graph.escaping
+    return graph.values[variable]
 
 
 def dequantized(array, scale, zero, axis=0, dtype="int8"):
     def build(builder):
-        held = relax.const(np.asarray(array, dtype), dtype)
+        stored = relax.const(np.asarray(array, dtype), dtype)
         return builder.emit(
-            relax.op.dequantize(held, relax.const(np.float32(scale)), relax.const(np.asarray(zero, dtype)), axis)
+            relax.op.dequantize(stored, relax.const(np.float32(scale)), relax.const(np.asarray(zero, dtype)), axis)
         )
 
     return build
@@ -43,16 +43,16 @@ def bytes_of(shape, seed=0):
 
 
 def test_weights_with_a_scale_for_each_channel():
-    held, scales = bytes_of((6, 3, 2, 2)), np.linspace(0.1, 0.6, 6)
-    found = constants.weights(made(dequantized(held, scales, np.zeros(6))))
-    assert (found.numbers == held).all()
-    assert not found.has_offset
-    np.testing.assert_allclose(found.scales, scales, rtol=1e-6)
+    stored, scales = bytes_of((6, 3, 2, 2)), np.linspace(0.1, 0.6, 6)
+    weights = constants.weights(made(dequantized(stored, scales, np.zeros(6))))
+    assert (weights.numbers == stored).all()
+    assert not weights.has_offset
+    np.testing.assert_allclose(weights.scales, scales, rtol=1e-6)
 
 
 def test_weights_with_one_scale():
-    found = constants.weights(made(dequantized(bytes_of((6, 3, 2, 2)), 0.5, 0)))
-    assert found.scales.tolist() == [0.5] * 6
+    weights = constants.weights(made(dequantized(bytes_of((6, 3, 2, 2)), 0.5, 0)))
+    assert weights.scales.tolist() == [0.5] * 6
 
 
 def test_weights_with_a_scale_for_each_input_channel_do_not_fit():
@@ -61,15 +61,15 @@ def test_weights_with_a_scale_for_each_input_channel_do_not_fit():
 
 
 def test_unsigned_weights_about_the_middle():
-    held = bytes_of((6, 3, 1, 1))
-    value = made(dequantized(held.astype(int) + 128, 0.5, 128, dtype="uint8"))
-    assert (constants.weights(value).numbers == held).all()
+    stored = bytes_of((6, 3, 1, 1))
+    value = made(dequantized(stored.astype(int) + 128, 0.5, 128, dtype="uint8"))
+    assert (constants.weights(value).numbers == stored).all()
 
 
 def test_weights_on_both_sides_of_signed_bytes():
-    found = constants.weights(made(dequantized([[[[255]]], [[[0]]]], 0.5, 100, dtype="uint8")))
-    assert found.numbers.ravel().tolist() == [155, -100]
-    assert found.has_offset
+    weights = constants.weights(made(dequantized([[[[255]]], [[[0]]]], 0.5, 100, dtype="uint8")))
+    assert weights.numbers.ravel().tolist() == [155, -100]
+    assert weights.has_offset
 
 
 def test_whole_numbers_of_more_than_a_byte_are_no_weights():
@@ -77,21 +77,21 @@ def test_whole_numbers_of_more_than_a_byte_are_no_weights():
 
 
 def test_a_matrix_is_turned():
-    held, scales = bytes_of((6, 3)), np.linspace(0.1, 0.6, 6)
+    stored, scales = bytes_of((6, 3)), np.linspace(0.1, 0.6, 6)
 
     def build(builder):
-        return builder.emit(relax.op.permute_dims(dequantized(held, scales, np.zeros(6))(builder)))
+        return builder.emit(relax.op.permute_dims(dequantized(stored, scales, np.zeros(6))(builder)))
 
-    found = constants.weights(made(build))
-    assert (found.numbers == held).all()
-    np.testing.assert_allclose(found.scales, scales, rtol=1e-6)
+    weights = constants.weights(made(build))
+    assert (weights.numbers == stored).all()
+    np.testing.assert_allclose(weights.scales, scales, rtol=1e-6)
 
 
 def test_a_matrix_that_lies_the_other_way():
-    held, scales = bytes_of((3, 6)), np.linspace(0.1, 0.6, 6)
-    found = constants.weights(made(dequantized(held, scales, np.zeros(6), axis=1)))
-    assert (found.numbers == held.T).all()
-    np.testing.assert_allclose(found.scales, scales, rtol=1e-6)
+    stored, scales = bytes_of((3, 6)), np.linspace(0.1, 0.6, 6)
+    weights = constants.weights(made(dequantized(stored, scales, np.zeros(6), axis=1)))
+    assert (weights.numbers == stored.T).all()
+    np.testing.assert_allclose(weights.scales, scales, rtol=1e-6)
 
 
 def test_weights_that_the_network_rounds_itself():
@@ -102,9 +102,9 @@ def test_weights_that_the_network_rounds_itself():
         rounded = builder.emit(relax.op.quantize(relax.const(source), scale, zero, 0, "int8"))
         return builder.emit(relax.op.dequantize(rounded, scale, zero, 0))
 
-    found = constants.weights(made(build))
-    assert found.numbers.reshape(-1).tolist() == [1, -1, 36, -36]
-    assert found.scales.tolist() == [0.5, 0.25]
+    weights = constants.weights(made(build))
+    assert weights.numbers.reshape(-1).tolist() == [1, -1, 36, -36]
+    assert weights.scales.tolist() == [0.5, 0.25]
 
 
 def test_weights_that_are_no_constant():
@@ -116,12 +116,12 @@ def test_weights_that_are_no_constant():
 
 def test_a_bias_is_known_through_a_change_of_shape():
     def build(builder):
-        held = dequantized([100000, -5, 7], [0.5, 0.25, 2.0], np.zeros(3), dtype="int32")(builder)
-        return builder.emit(relax.op.reshape(held, (1, 3, 1, 1)))
+        stored = dequantized([100000, -5, 7], [0.5, 0.25, 2.0], np.zeros(3), dtype="int32")(builder)
+        return builder.emit(relax.op.reshape(stored, (1, 3, 1, 1)))
 
-    found = constants.constant_of(made(build))
-    assert found.shape == (1, 3, 1, 1)
-    assert found.reshape(-1).tolist() == [50000.0, -1.25, 14.0]
+    bias = constants.constant_of(made(build))
+    assert bias.shape == (1, 3, 1, 1)
+    assert bias.reshape(-1).tolist() == [50000.0, -1.25, 14.0]
 
 
 def test_a_bias_that_is_numbers_is_known():
@@ -135,21 +135,21 @@ def test_a_bias_that_is_numbers_is_known():
 
 def rounding(scale, zero, dtype):
     def build(builder, source):
-        held = relax.const(np.asarray(zero, dtype)), relax.const(np.asarray(scale, np.float32))
-        return builder.emit(relax.op.quantize(source, held[1], held[0], 1, dtype))
+        stored = relax.const(np.asarray(zero, dtype)), relax.const(np.asarray(scale, np.float32))
+        return builder.emit(relax.op.quantize(source, stored[1], stored[0], 1, dtype))
 
     return made(build, ((1, 3, 2, 2), "float32")).maker
 
 
 @pytest.mark.parametrize(
-    ("dtype", "zero", "byte", "wanted"),
+    ("dtype", "zero", "byte", "expected"),
     [("uint8", 7, "uint8", 7), ("uint8", 7, "int8", -121), ("int8", 0, "uint8", 128), ("int8", 0, "int8", 0)],
 )
-def test_grids_move_with_the_type_of_bytes(dtype, zero, byte, wanted):
+def test_grids_move_with_the_type_of_bytes(dtype, zero, byte, expected):
     operation = rounding(0.25, zero, dtype)
     assert constants.is_quantize(operation)
     assert not constants.is_dequantize(operation)
-    assert constants.grid_of(operation, byte) == Grid(0.25, wanted)
+    assert constants.grid_of(operation, byte) == Grid(0.25, expected)
 
 
 def test_no_grid_for_each_channel_and_none_of_wider_numbers():

@@ -107,6 +107,6 @@ def test_constants_are_known_and_equal_ones_are_one_value():
 
 def test_a_value_can_be_added():
     block = read(net([("Relu", "x", "y")], (1, 2, 3, 4)))
-    made = block.new_value(block.operations[0].out, (1, 2, 12, 1))
-    assert block.values[made.variable] is made
-    assert (made.image, made.dtype) == ((1, 2, 12, 1), "float32")
+    added = block.new_value(block.operations[0].out, (1, 2, 12, 1))
+    assert block.values[added.variable] is added
+    assert (added.image, added.dtype) == ((1, 2, 12, 1), "float32")

@@ -30,8 +30,8 @@ X86 = board.load("vta-sim-x86_64").resolved()
 
 def rounds(net, data, exponent=4):
     """Add a convolution that is rounded so."""
-    made = net.conv(data, 16, 16, 3, pads=[1] * 4)
-    return net.rounded(net.add("Relu", [made]), exponent)
+    sums = net.conv(data, 16, 16, 3, pads=[1] * 4)
+    return net.rounded(net.add("Relu", [sums]), exponent)
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +50,8 @@ def with_float16(kind):
 
 def named(lowered, attribute):
     """Return the array's layers, as they are in their network or as they are tuned."""
-    found = [str((one.attrs or {}).get(attribute, "")) for _, one in lowered.functions_items()]
-    return [Conv2d.from_json(one) for one in found if is_layer(one)]
+    texts = [str((function.attrs or {}).get(attribute, "")) for _, function in lowered.functions_items()]
+    return [Conv2d.from_json(text) for text in texts if is_layer(text)]
 
 
 def exact_layers(lowered):
@@ -60,19 +60,19 @@ def exact_layers(lowered):
 
 def task_of(lowered):
     """Return the only task of a network, by which records name it."""
-    (found,) = {one.to_json() for one in named(lowered, LAYER)}
-    return found
+    (task,) = {layer.to_json() for layer in named(lowered, LAYER)}
+    return task
 
 
 def streams(finished):
     """Return by layer, as its network has it, the device and the instructions of each of the array's kernels."""
-    found = {}
+    by_stream = {}
     for _, function in finished.functions_items():
         if is_layer(str((function.attrs or {}).get(LAYER, ""))):
             name, device, blob, *_ = function.body.value.args
             assert str(name.value) == RUN
-            found[str(device.value), Stream.decode(base64.b64decode(str(blob.value)))] = function
-    return found
+            by_stream[str(device.value), Stream.decode(base64.b64decode(str(blob.value)))] = function
+    return by_stream
 
 
 def finished(module, kind):
@@ -86,24 +86,24 @@ def finished(module, kind):
 @pytest.mark.parametrize("name", BOARDS)
 def test_a_board_has_a_target_for_its_cpu_that_names_the_accelerator(name):
     kind = board.load(name).resolved()
-    found = backend_of(kind).target
-    assert (found.kind.name, found.attrs["mtriple"]) == ("llvm", kind.triple)
-    assert str(found.export()["device"]) == kind.target.device in DEVICES
+    target = backend_of(kind).target
+    assert (target.kind.name, target.attrs["mtriple"]) == ("llvm", kind.triple)
+    assert str(target.export()["device"]) == kind.target.device in DEVICES
 
 
 @pytest.mark.parametrize("name", BOARDS)
 def test_kernels_compile_for_each_board(name, module):
     kind = board.load(name).resolved()
-    made = finished(module, kind)
-    assert tvm.compile(made, target=Vta(kind).target).mod is not None
-    assert {device for device, _ in streams(made)} == {DEVICES[kind.target.device].name}
+    compiled = finished(module, kind)
+    assert tvm.compile(compiled, target=Vta(kind).target).mod is not None
+    assert {device for device, _ in streams(compiled)} == {DEVICES[kind.target.device].name}
 
 
 @pytest.mark.parametrize("name", ["vta-sim-2x16", "vta-sim-4x16", "vta-sim-1x32", "vta-sim-4x32"])
 def test_kernels_are_made_for_the_array_that_a_board_names(name, module):
-    found = streams(finished(module, with_device(name)))
-    assert {device for device, _ in found} == {"sim"}
-    assert {stream.config for _, stream in found} == {DEVICES[name].config}
+    by_stream = streams(finished(module, with_device(name)))
+    assert {device for device, _ in by_stream} == {"sim"}
+    assert {stream.config for _, stream in by_stream} == {DEVICES[name].config}
     layer = exact_layers(Vta(with_device(name)).lower(module))[0]
     side = DEVICES[name].config.block
     assert Vta(with_device(name)).templates.gflop(layer.to_json()) == 2 * 8 * 8 * side * side * 9 / 1e9
@@ -137,8 +137,8 @@ def test_quantized_convolutions_are_the_arrays(module):
     lowered = Vta(X86).lower(module)
     assert is_layer(task_of(lowered))
     assert len(exact_layers(lowered)) == 3
-    assert len({one.shift for one in exact_layers(lowered)}) > 1
-    assert sum(one.residual_shift is not None for one in exact_layers(lowered)) == 1
+    assert len({layer.shift for layer in exact_layers(lowered)}) > 1
+    assert sum(layer.residual_shift is not None for layer in exact_layers(lowered)) == 1
     assert Vta(X86).unsupported_layers(module) == ()
 
 
@@ -166,17 +166,17 @@ def test_what_the_cpu_computes_is_named():
 
 def test_kernels_without_records_are_the_likely_fastest(module):
     lowered = Vta(X86).lower(module)
-    found = {stream for _, stream in streams(Vta(X86).apply_choices(lowered, {}))}
+    written = {stream for _, stream in streams(Vta(X86).apply_choices(lowered, {}))}
     device = DEVICES["vta-sim"]
-    assert found == {kernels.stream(one, likely(one, device)) for one in exact_layers(lowered)}
-    assert len(found) == 3
+    assert written == {kernels.stream(exact, likely(exact, device)) for exact in exact_layers(lowered)}
+    assert len(written) == 3
 
 
 def test_one_record_is_applied_to_all_layers_of_its_task(module):
     lowered, choice = Vta(X86).lower(module), Choice(tile_h=2, tile_w=4)
     choices = {task_of(lowered): {"template": "vta", **choice.document()}}
-    found = {stream for _, stream in streams(Vta(X86).apply_choices(lowered, choices))}
-    assert found == {kernels.stream(one, choice) for one in exact_layers(lowered)}
+    written = {stream for _, stream in streams(Vta(X86).apply_choices(lowered, choices))}
+    assert written == {kernels.stream(exact, choice) for exact in exact_layers(lowered)}
 
 
 def test_where_a_record_does_not_fit_it_is_the_likely_fastest():
@@ -186,19 +186,23 @@ def test_where_a_record_does_not_fit_it_is_the_likely_fastest():
     first = net.layer(data, 32, 16, 3)
     second = net.layer(data, 32, 16, 3)
     plain, last = second, net.conv(data, 32, 16, 3, pads=[1] * 4)
-    whole = net.rounded(net.add("Relu", [net.add("Add", [last, first])]), 4)
-    lowered = Vta(X86).lower(from_onnx(net.proto(plain, whole)))
+    total = net.rounded(net.add("Relu", [net.add("Add", [last, first])]), 4)
+    lowered = Vta(X86).lower(from_onnx(net.proto(plain, total)))
     choice = Choice(tile_h=28, tile_w=28, tile_ci=2)
     choices = {task_of(lowered): {"template": "vta", **choice.document()}}
-    found = {stream for _, stream in streams(Vta(X86).apply_choices(lowered, choices))}
+    written = {stream for _, stream in streams(Vta(X86).apply_choices(lowered, choices))}
     bare, added = sorted(set(exact_layers(lowered)), key=lambda one: one.residual_shift is not None)
-    assert found == {kernels.stream(bare, choice), kernels.stream(added, likely(added, DEVICES["vta-sim"]))}
+    assert written == {kernels.stream(bare, choice), kernels.stream(added, likely(added, DEVICES["vta-sim"]))}
 
 
 def test_a_finished_module_has_no_kernel_without_a_body(module):
-    made = finished(module, X86)
-    left = [one for _, one in made.functions_items() if isinstance(one, tirx.PrimFunc) and EXACT in one.attrs]
-    assert left == []
+    lowered = finished(module, X86)
+    remaining = [
+        function
+        for _, function in lowered.functions_items()
+        if isinstance(function, tirx.PrimFunc) and EXACT in function.attrs
+    ]
+    assert remaining == []
 
 
 def test_templates_are_those_of_the_array_and_of_the_cpu():

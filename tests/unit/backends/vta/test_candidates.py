@@ -39,25 +39,25 @@ def document(choice):
 @pytest.fixture
 def refused(monkeypatch):
     """Let some choices turn out not to work when their instructions are written; returns the list of them."""
-    found, written = [], kernels.stream
+    refused_choices, write_stream = [], kernels.stream
 
     def stream(layer, choice, *machine):
-        if choice in found:
+        if choice in refused_choices:
             raise BuildError("it does not fit after all")
-        return written(layer, choice, *machine)
+        return write_stream(layer, choice, *machine)
 
     kernels.stream_of.cache_clear()
     monkeypatch.setattr(kernels, "stream", stream)
-    yield found
+    yield refused_choices
     kernels.stream_of.cache_clear()
 
 
 def test_candidates_are_documents_that_fit():
-    found = TEMPLATES.candidates(TASK)
-    assert len(found) > 10
-    assert found == json.loads(json.dumps(found))
-    assert {one["template"] for one in found} == {"vta"}
-    assert all(TEMPLATES.fits(TASK, one) for one in found)
+    candidates = TEMPLATES.candidates(TASK)
+    assert len(candidates) > 10
+    assert candidates == json.loads(json.dumps(candidates))
+    assert {candidate["template"] for candidate in candidates} == {"vta"}
+    assert all(TEMPLATES.fits(TASK, candidate) for candidate in candidates)
 
 
 @pytest.mark.parametrize("residual", [0, 9])
@@ -65,7 +65,7 @@ def test_what_is_tuned_without_a_residual_fits_with_one(residual):
     exact = replace(LARGE, residual_shift=residual)
     assert TEMPLATES.fits(LARGE.to_json(), document(WHOLE))
     assert not TEMPLATES.fits(exact.to_json(), document(WHOLE))
-    assert all(TEMPLATES.fits(exact.to_json(), one) for one in TEMPLATES.candidates(exact.task().to_json()))
+    assert all(TEMPLATES.fits(exact.to_json(), candidate) for candidate in TEMPLATES.candidates(exact.task().to_json()))
 
 
 def test_a_candidates_module_says_what_it_is():
@@ -146,24 +146,27 @@ def layer(tmp_path_factory):
     )
     source = model.load(nets.save(proto, tmp_path_factory.mktemp("conv")))
     lowered = Vta(BOARD).lower(importer.import_model(source).module)
-    return next(one.layer for one in tasks.extract(lowered, Vta(BOARD)) if one.operator == "conv2d")
+    return next(task.layer for task in tasks.extract(lowered, Vta(BOARD)) if task.operator == "conv2d")
 
 
 def test_the_cpus_layers_are_the_cpu_backends(layer):
-    own = Cpu(BOARD).templates
-    found = TEMPLATES.candidates(layer)
-    assert found == own.candidates(layer)
-    assert TEMPLATES.variants(layer) == own.variants(layer) != []
+    templates = Cpu(BOARD).templates
+    candidates = TEMPLATES.candidates(layer)
+    assert candidates == templates.candidates(layer)
+    assert TEMPLATES.variants(layer) == templates.variants(layer) != []
     assert TEMPLATES.variants(TASK) == []
-    assert TEMPLATES.gflop(layer) == own.gflop(layer)
-    assert TEMPLATES.fits(layer, found[0])
+    assert TEMPLATES.gflop(layer) == templates.gflop(layer)
+    assert TEMPLATES.fits(layer, candidates[0])
     assert not TEMPLATES.fits(layer, GOOD)
-    assert TEMPLATES.module(layer, found[0])["main"].script() == own.module(layer, found[0])["main"].script()
+    assert (
+        TEMPLATES.module(layer, candidates[0])["main"].script()
+        == templates.module(layer, candidates[0])["main"].script()
+    )
 
 
 def test_templates_of_the_cpu_can_be_left_out(layer):
     used = TEMPLATES.candidates(layer)[0]["template"]
-    assert used not in {one["template"] for one in Vta(BOARD, [used]).templates.candidates(layer)}
+    assert used not in {candidate["template"] for candidate in Vta(BOARD, [used]).templates.candidates(layer)}
 
 
 # --- the model of the machine ---
@@ -171,12 +174,12 @@ def test_templates_of_the_cpu_can_be_left_out(layer):
 
 def test_cycles_are_the_simulators():
     machine, choice = Vta(BOARD).machine_model, TEMPLATES.candidates(TASK)[-1]
-    found = machine.cycles(TASK, choice)
-    own = {name: number for name, number in choice.items() if name != "template"}
-    stream = kernels.stream(LAYER_OF.task(), Choice.of(own))
-    assert found.cycles == Simulator().cycles(stream).cycles
-    assert (found.macs, found.macs_per_cycle) == (LAYER_OF.macs(), 256)
-    assert found.cycles > found.macs / found.macs_per_cycle
+    result = machine.cycles(TASK, choice)
+    settings = {name: number for name, number in choice.items() if name != "template"}
+    stream = kernels.stream(LAYER_OF.task(), Choice.of(settings))
+    assert result.cycles == Simulator().cycles(stream).cycles
+    assert (result.macs, result.macs_per_cycle) == (LAYER_OF.macs(), 256)
+    assert result.cycles > result.macs / result.macs_per_cycle
 
 
 def test_another_choice_takes_other_cycles_and_a_residual_more():
@@ -204,6 +207,6 @@ def test_clock_and_profile_are_the_devices(name, model, mhz):
 def test_tiles_are_chosen_for_the_slow_bus_of_a_pynq():
     layer = Conv2d(1, 14, 14, 256, 512, stride=(2, 2), shift=8, low=0)
     machine, text = Vta(board.load("pynq-z1").resolved()).machine_model, layer.to_json()
-    own = machine.cycles(text, None).cycles
+    chosen = machine.cycles(text, None).cycles
     other = machine.cycles(text, {"template": "vta", **likely(layer, TEMPLATES.device).document()}).cycles
-    assert own < 0.99 * other
+    assert chosen < 0.99 * other

@@ -72,14 +72,14 @@ def test_they_are_so_whatever_becomes_of_the_file(lines, changes, choice):
         for kind, new, number in changes:
             check(path, choice)
             before = path.read_bytes()
-            whole = before.splitlines(keepends=True)
-            place = number % (len(whole) + 1)
+            rows = before.splitlines(keepends=True)
+            position = number % (len(rows) + 1)
             changed = {
                 "append": before + encode(new),
                 "newline": before.removesuffix(b"\n"),
                 "cut": before[:number],
-                "edit": b"".join([*whole[:place], encode(new), *whole[place + 1 :]]),
-                "swap": b"".join([*whole[place:], *whole[:place]]),  # of the same length
+                "edit": b"".join([*rows[:position], encode(new), *rows[position + 1 :]]),
+                "swap": b"".join([*rows[position:], *rows[:position]]),  # of the same length
                 "replace": encode(new),
                 "restore": before,
             }[kind]
@@ -103,13 +103,13 @@ def parsable(data):
 
 @settings(deadline=None)
 @given(LINES, LINES, st.integers(0, 30), st.binary(min_size=1, max_size=9).filter(lambda junk: b"\n" not in junk))
-def test_a_damaged_line_is_refused_with_its_number_as_ever(lines, more, place, junk):
+def test_a_damaged_line_is_refused_with_its_number_as_ever(lines, more, position, junk):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "all.jsonl"
         path.write_bytes(encode(lines))
         Records.open(path)
-        whole = encode([*lines, *more]).splitlines(keepends=True)
-        path.write_bytes(b"".join([*whole[:place], junk + b"\n", *whole[place:]]))
+        rows = encode([*lines, *more]).splitlines(keepends=True)
+        path.write_bytes(b"".join([*rows[:position], junk + b"\n", *rows[position:]]))
         with pytest.raises(InputError) as expected:
             reference(path)
         with pytest.raises(InputError) as caught:
@@ -152,9 +152,9 @@ def test_what_they_leave_undone_is_done_without_them(tmp_path, helped, monkeypat
 
 @pytest.fixture
 def path(tmp_path):
-    found = tmp_path / "all.jsonl"
-    found.write_bytes(encode([workload(), *(record(number, 1e-3 * (9 - number)) for number in range(9))]))
-    return found
+    file = tmp_path / "all.jsonl"
+    file.write_bytes(encode([workload(), *(record(number, 1e-3 * (9 - number)) for number in range(9))]))
+    return file
 
 
 @pytest.fixture
@@ -165,13 +165,13 @@ def at_once(monkeypatch):
 
 def read(path, monkeypatch):
     """Return how many bytes are read as lines to answer for a file."""
-    asked = []
+    ranges = []
     true_rows = Source.rows
     with monkeypatch.context() as patch:
-        patch.setattr(Source, "rows", lambda self, *given: asked.append(given) or true_rows(self, *given))
-        found = Records.open(path)
-    assert answers(found) == answers(reference(path))
-    return sum(stop - start for start, stop, _ in asked)
+        patch.setattr(Source, "rows", lambda self, *arguments: ranges.append(arguments) or true_rows(self, *arguments))
+        records = Records.open(path)
+    assert answers(records) == answers(reference(path))
+    return sum(stop - start for start, stop, _ in ranges)
 
 
 def test_what_nobody_touched_is_not_read_again(path, monkeypatch, at_once):
@@ -192,8 +192,8 @@ def test_only_new_lines_are_read(path, monkeypatch):
 
 def test_an_edited_file_is_read_again(path, monkeypatch):
     read(path, monkeypatch)
-    whole = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join([*whole[:7], *whole[8:]]))
+    rows = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*rows[:7], *rows[8:]]))
     assert read(path, monkeypatch) == path.stat().st_size
 
 
@@ -206,26 +206,26 @@ def test_an_index_is_of_the_bytes_and_not_of_the_file(path, monkeypatch, tmp_pat
     assert read(copy, monkeypatch) == 0
 
 
-def flipped(place):
-    data = bytearray(place.read_bytes())
+def flipped(file):
+    data = bytearray(file.read_bytes())
     data[-300] ^= 1
-    place.write_bytes(data)
+    file.write_bytes(data)
 
 
-def of_another(place):
+def of_another(file):
     """Take the right rows with a wrong one among them, sealed with another key."""
-    database = snapshot.load(place.with_name("all.jsonl"))
+    database = snapshot.load(file.with_name("all.jsonl"))
     database.execute("UPDATE trial SET latency = 0.1")
     database.commit()
     os.environ["TOOLCHAIN_CACHE"] += "-of-another"
-    snapshot.save(place.with_name("all.jsonl"), database)
+    snapshot.save(file.with_name("all.jsonl"), database)
     os.environ["TOOLCHAIN_CACHE"] = os.environ["TOOLCHAIN_CACHE"].removesuffix("-of-another")
 
 
 def in_place(make):
-    def change(place):
-        place.unlink()
-        make(place)
+    def change(file):
+        file.unlink()
+        make(file)
 
     return change
 
@@ -278,19 +278,19 @@ def test_a_record_that_is_not_what_the_index_says_is_not_handed_out(path, monkey
 
 @pytest.mark.parametrize("change", [b"", b"x" * 9000, encode([workload()]) * 40], ids=["cut", "overwritten", "others"])
 def test_a_file_that_is_changed_under_who_asks_is_named(path, change):
-    found = Records.open(path)
+    records = Records.open(path)
     with path.open("r+b") as stream:
         stream.truncate(0)
         stream.write(change)
     with pytest.raises(InputError, match=r"all\.jsonl was modified while it was read") as caught:
-        found.best(KEY)
+        records.best(KEY)
     assert "again" in caught.value.hint
 
 
 def test_who_asks_sees_the_file_of_that_moment_though_another_takes_its_place(path):
-    found, before = Records.open(path), reference(path)
+    records, before = Records.open(path), reference(path)
     RecordFile(path).replace(list)
-    assert answers(found) == answers(before)
+    assert answers(records) == answers(before)
 
 
 # --- where there is no room, or somebody else ------------------------------------------------------------------------
@@ -313,15 +313,15 @@ def test_without_a_folder_for_the_key_there_are_answers(path, monkeypatch, tmp_p
 
 
 def test_one_process_saves_and_what_a_killed_one_left_is_taken_over(path):
-    part = snapshot.path_of(path).with_name(snapshot.path_of(path).name + ".part")
-    with part.open("wb") as other:
+    unfinished = snapshot.path_of(path).with_name(snapshot.path_of(path).name + ".part")
+    with unfinished.open("wb") as other:
         other.write(b"half of it")
         fcntl.flock(other, fcntl.LOCK_EX)
         check(path)
         assert not snapshot.path_of(path).exists()
     check(path)
     assert snapshot.path_of(path).exists()
-    assert not part.exists()
+    assert not unfinished.exists()
 
 
 def _append_some(path, writer):
@@ -333,15 +333,15 @@ def _append_some(path, writer):
 def test_who_asks_while_others_append_finds_whole_lines(path):
     """All of them, and the writers too, make and save the index at once."""
     context = multiprocessing.get_context("fork")
-    writers = [context.Process(target=_append_some, args=(path, one), daemon=True) for one in (1, 2, 3)]
+    writers = [context.Process(target=_append_some, args=(path, number), daemon=True) for number in (1, 2, 3)]
     for writer in writers:
         writer.start()
-    known = 0
+    count = 0
     while any(writer.is_alive() for writer in writers):
-        found = Records.open(path)
-        trials = found.trials
-        assert known <= len(trials) == sum(sum(tally.values()) for tally in found.tallies(KEY).values())
-        known = len(trials)
+        records = Records.open(path)
+        trials = records.trials
+        assert count <= len(trials) == sum(sum(tally.values()) for tally in records.tallies(KEY).values())
+        count = len(trials)
     assert [writer.exitcode for writer in writers] == [0, 0, 0]
     assert Records.open(path).count() == 9 + 180
     check(path)
@@ -381,8 +381,8 @@ def test_a_run_begins_where_the_file_ends(path):
 
 def test_reading_a_large_file_is_told_of(path, monkeypatch):
     monkeypatch.setattr(index, "_REPORTED", 0)
-    told = []
-    RecordFile(path, told.append).read()
-    assert set(told) == {f"indexing {path}"}
-    assert told[-1].done == told[-1].total
-    assert [one.done for one in told] == sorted(one.done for one in told)
+    messages = []
+    RecordFile(path, messages.append).read()
+    assert set(messages) == {f"indexing {path}"}
+    assert messages[-1].done == messages[-1].total
+    assert [message.done for message in messages] == sorted(message.done for message in messages)

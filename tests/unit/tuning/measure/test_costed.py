@@ -28,19 +28,19 @@ NAME = f"{Said.name}, {Said.stamp}"
 
 
 def test_a_candidate_takes_what_the_model_says():
-    seen = []
-    machine = Costed(Said(), seen.append)
+    events = []
+    machine = Costed(Said(), events.append)
     built = machine.build([Estimate(4.0), Estimate(1.5)])
-    assert seen == []
-    results = [machine.submit(Trial(one.library, ())).result() for one in built]
-    assert [one.samples_s for one in results] == [(pytest.approx(4e-3),), (pytest.approx(1.5e-3),)]
-    assert {one.board for one in results} == {NAME}
+    assert events == []
+    results = [machine.submit(Trial(candidate.library, ())).result() for candidate in built]
+    assert [result.samples_s for result in results] == [(pytest.approx(4e-3),), (pytest.approx(1.5e-3),)]
+    assert {result.board for result in results} == {NAME}
     trial = Trial(built[1].library, ())
-    assert seen[1] == Event("ended", NAME, trial=trial, measured=results[1])
+    assert events[1] == Event("ended", NAME, trial=trial, measured=results[1])
 
 
 @pytest.mark.parametrize(
-    ("estimate", "said"),
+    ("estimate", "message"),
     [
         (Estimate(fault="no such thing"), "no such thing; modelled (Mesa 1)"),
         (Estimate(None), "the lengths of its loops are not known; modelled (Mesa 1)"),
@@ -48,10 +48,10 @@ def test_a_candidate_takes_what_the_model_says():
         (Estimate(None, 4), "4 values are spilled; modelled (Mesa 1)"),
     ],
 )
-def test_what_the_model_cannot_tell_has_failed(estimate, said):
+def test_what_the_model_cannot_tell_has_failed(estimate, message):
     (built,) = Costed(Said(), [].append).build([estimate])
     assert built.library is None
-    assert said in built.error
+    assert message in built.error
 
 
 def test_nothing_is_recorded_of_what_has_no_answer():

@@ -10,9 +10,9 @@ HERE, THERE = ("127.0.0.1", 1), ("127.0.0.1", 2)
 
 
 def health(*, steady: bool = True, best: float | None = 1.0, **rules) -> Health:
-    found = Health(Rules(**rules), steady=steady)
-    found.well(Pulse(HERE, best), now=0.0)
-    return found
+    board = Health(Rules(**rules), steady=steady)
+    board.well(Pulse(HERE, best), now=0.0)
+    return board
 
 
 @pytest.mark.parametrize(
@@ -29,13 +29,13 @@ def health(*, steady: bool = True, best: float | None = 1.0, **rules) -> Health:
     ],
 )
 def test_a_lost_board_is_tried_less_and_less_often(failures, pause, quarantined):
-    one = health()
-    one.failures = failures
-    assert (one.pause_s, one.quarantined) == (pause, quarantined)
+    board = health()
+    board.failures = failures
+    assert (board.pause_s, board.quarantined) == (pause, quarantined)
 
 
 @pytest.mark.parametrize(
-    ("pulse", "words"),
+    ("pulse", "reason"),
     [
         (Pulse(HERE, 1.0), ""),
         (Pulse(HERE, 1.09), ""),
@@ -47,39 +47,39 @@ def test_a_lost_board_is_tried_less_and_less_often(failures, pause, quarantined)
         (Pulse(HERE, 1.0, celsius=80.0), "80 C"),
     ],
 )
-def test_a_slow_or_hot_board_is_known(pulse, words):
-    assert health().fault(pulse) == words
+def test_a_slow_or_hot_board_is_known(pulse, reason):
+    assert health().fault(pulse) == reason
     assert health(steady=False).fault(pulse) == ""
 
 
 def test_the_best_is_the_fastest_of_each_board():
-    one = health(best=1.0)
-    one.well(Pulse(HERE, 0.5), 1.0)
-    one.well(Pulse(HERE, 0.54), 2.0)
-    one.well(Pulse(THERE, 2.0), 3.0)
-    assert one.fault(Pulse(HERE, 0.6)).startswith("20 %")
-    assert one.fault(Pulse(THERE, 2.1)) == ""
+    board = health(best=1.0)
+    board.well(Pulse(HERE, 0.5), 1.0)
+    board.well(Pulse(HERE, 0.54), 2.0)
+    board.well(Pulse(THERE, 2.0), 3.0)
+    assert board.fault(Pulse(HERE, 0.6)).startswith("20 %")
+    assert board.fault(Pulse(THERE, 2.1)) == ""
 
 
 def test_a_board_that_stays_slow_is_taken_as_it_is():
-    one = health(best=1.0)
-    one.accept(Pulse(HERE, 2.0), 1.0)
-    assert one.fault(Pulse(HERE, 2.1)) == ""
-    assert one.fault(Pulse(HERE, 2.3))
+    board = health(best=1.0)
+    board.accept(Pulse(HERE, 2.0), 1.0)
+    assert board.fault(Pulse(HERE, 2.1)) == ""
+    assert board.fault(Pulse(HERE, 2.3))
 
 
 def test_a_canary_is_due_after_some_trials_or_some_time():
-    one = Health(Rules(canary_trials=3, canary_every_s=10.0), steady=True)
-    assert one.due(0.0)
-    one.well(Pulse(HERE, 1.0), 0.0)
-    one.count()
-    one.count()
-    assert not one.due(9.0)
-    assert one.due(10.0)
-    one.count()
-    assert one.due(1.0)
-    one.well(Pulse(HERE, 1.0), 1.0)
-    assert not one.due(1.0)
+    board = Health(Rules(canary_trials=3, canary_every_s=10.0), steady=True)
+    assert board.due(0.0)
+    board.well(Pulse(HERE, 1.0), 0.0)
+    board.count()
+    board.count()
+    assert not board.due(9.0)
+    assert board.due(10.0)
+    board.count()
+    assert board.due(1.0)
+    board.well(Pulse(HERE, 1.0), 1.0)
+    assert not board.due(1.0)
     assert not Health(Rules(), steady=False).due(1e9)
 
 

@@ -42,33 +42,35 @@ def trial(built):
 def test_a_kernel_takes_its_cycles_at_the_clock():
     machine = Modelled(Clockwork(), [].append)
     slow, fast = machine.build([module("conv", 4), module("conv", 1)])
-    results = [machine.submit(trial(one)).result() for one in (slow, fast)]
-    assert [one.samples_s for one in results] == [(pytest.approx(40e-6),), (pytest.approx(10e-6),)]
-    assert {one.board for one in results} == {"clockwork"}
+    results = [machine.submit(trial(candidate)).result() for candidate in (slow, fast)]
+    assert [result.samples_s for result in results] == [(pytest.approx(40e-6),), (pytest.approx(10e-6),)]
+    assert {result.board for result in results} == {"clockwork"}
 
 
 def test_each_trial_is_reported_as_a_board_does():
-    seen = []
-    machine = Modelled(Clockwork(), seen.append)
+    events = []
+    machine = Modelled(Clockwork(), events.append)
     (built,) = machine.build([module("conv", 1)])
-    assert seen == []
+    assert events == []
     measured = machine.submit(trial(built)).result()
-    assert seen == [Event("ended", "clockwork", trial=trial(built), measured=measured)]
+    assert events == [Event("ended", "clockwork", trial=trial(built), measured=measured)]
 
 
 def test_candidates_of_several_rounds_are_told_apart():
     machine = Modelled(Clockwork(), [].append)
     built = [*machine.build([module("conv", 2)]), *machine.build([module("conv", 3)])]
-    assert [machine.submit(trial(one)).result().samples_s[0] for one in built] == pytest.approx([20e-6, 30e-6])
+    assert [machine.submit(trial(candidate)).result().samples_s[0] for candidate in built] == pytest.approx(
+        [20e-6, 30e-6]
+    )
 
 
 @pytest.mark.parametrize(
-    ("layer", "tile", "said"), [("conv", 9, "the tile does not fit"), ("cpu", 1, "knows nothing of this kernel")]
+    ("layer", "tile", "message"), [("conv", 9, "the tile does not fit"), ("cpu", 1, "knows nothing of this kernel")]
 )
-def test_what_the_model_cannot_tell_has_failed(layer, tile, said):
+def test_what_the_model_cannot_tell_has_failed(layer, tile, message):
     (built,) = Modelled(Clockwork(), [].append).build([module(layer, tile)])
     assert built.library is None
-    assert said in built.error
+    assert message in built.error
 
 
 def test_a_discarded_candidate_is_forgotten():

@@ -25,22 +25,22 @@ def test_who_lost_half_of_the_turns_has_no_more():
 def test_the_ratio_of_each_turn_counts_not_the_figures():
     """A machine that becomes ten times as slow in between changes nothing."""
     base = [1e-3 * 10 ** (turn / 11) for turn in range(turns.TURNS)]
-    found = turns.change(base, [0.8 * one for one in base])
-    assert (found.value, found.low, found.high) == pytest.approx((-0.2,) * 3)
+    change = turns.change(base, [0.8 * latency for latency in base])
+    assert (change.value, change.low, change.high) == pytest.approx((-0.2,) * 3)
 
 
-@pytest.mark.parametrize(("factor", "most"), [(1.0, 0.02), (1.02, 0.004)])
-def test_what_is_no_faster_wins_rarely(factor, most):
+@pytest.mark.parametrize(("factor", "share"), [(1.0, 0.02), (1.02, 0.004)])
+def test_what_is_no_faster_wins_rarely(factor, share):
     """Each turn is disturbed by half of itself; a third of finals would take the faster half of two means."""
     draw, wins, finals = random.Random(7), 0, 1500  # noqa: S311 - no secret
 
-    def taken():
+    def sample():
         return 1e-3 * 2 ** draw.gauss(0, 0.3)
 
     for _ in range(finals):
-        base, rival = ([taken() for _ in range(turns.TURNS)] for _ in range(2))
-        wins += turns.change(base, [factor * one for one in rival]).high < 0
-    assert wins <= most * finals
+        base, rival = ([sample() for _ in range(turns.TURNS)] for _ in range(2))
+        wins += turns.change(base, [factor * latency for latency in rival]).high < 0
+    assert wins <= share * finals
 
 
 def test_what_is_clearly_faster_wins():
@@ -48,5 +48,5 @@ def test_what_is_clearly_faster_wins():
     wins = 0
     for _ in range(100):
         base, rival = ([1e-3 * 2 ** draw.gauss(0, 0.15) for _ in range(turns.TURNS)] for _ in range(2))
-        wins += turns.change(base, [0.7 * one for one in rival]).high < 0
+        wins += turns.change(base, [0.7 * latency for latency in rival]).high < 0
     assert wins > 90

@@ -33,8 +33,8 @@ WHOLE = (*ROWS[:2], dataclasses.replace(ROWS[2], trials=4, best_s=0.0000021))
 POINTS = (Point(30.0, 16, 0.0093), Point(90.0, 48, 0.0042), Point(240.0, 80, 0.0015521))
 
 
-def made(**values) -> TuneReport:
-    wanted = {
+def report_of(**values) -> TuneReport:
+    fields = {
         "model": "squeezenet", "board": "rpi4", "emulated": True,
         "target": {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mattr": ["+fp16", "+aes"]},
         "tuner": "evolutionary-xgb", "seed": 3, "options": {"number": 3, "timeout_s": 10.0},
@@ -42,13 +42,13 @@ def made(**values) -> TuneReport:
         "seconds": 600.0, "shares": {"search": 200.0, "build": 100.0, "run": 270.0}, "tasks": WHOLE,
         "points": POINTS, "boards": (BoardRow("rpi4-1", 60, 20, 1), BoardRow("rpi4-2", 40, 13, 0)),
     }  # fmt: skip
-    return TuneReport(**{**wanted, **values})
+    return TuneReport(**{**fields, **values})
 
 
-def golden(name: str, found: str) -> str:
+def golden(name: str, text: str) -> str:
     path = GOLDEN / name
     if os.environ.get("TOOLCHAIN_WRITE_GOLDEN") == "1":
-        path.write_text(found + "\n", encoding="utf-8")
+        path.write_text(text + "\n", encoding="utf-8")
     return path.read_text(encoding="utf-8")[:-1]
 
 
@@ -56,8 +56,8 @@ def golden(name: str, found: str) -> str:
 
 
 def test_live_table():
-    found = plain(tune_report.live(ROWS, Totals(None, 96, 500, 312.4)))
-    assert found == golden("tune_live.txt", found)
+    text = plain(tune_report.live(ROWS, Totals(None, 96, 500, 312.4)))
+    assert text == golden("tune_live.txt", text)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_live_table_without_tasks():
 
 
 def test_table_at_the_end():
-    lines = plain(tune_report.page(made()).printed()).splitlines()
+    lines = plain(tune_report.page(report_of()).printed()).splitlines()
     assert lines[:8] == [
         "model      squeezenet",
         "board      rpi4 (emulated)",
@@ -94,28 +94,28 @@ def test_table_at_the_end():
 
 def test_a_run_that_found_nothing():
     """It is told in every form, and divides by nothing."""
-    found = made(
+    report = report_of(
         tasks=ROWS, points=(), boards=(), seconds=0.0, causes={}, emulated=False, resumed=0, planned=96, first_batch=16
     )
-    text = plain(tune_report.page(found).printed())
+    text = plain(tune_report.page(report).printed())
     assert "latency    no estimate: 1 of 3 kernels were not measured; use --trials 112 or more" in text
-    assert "trials     100: 0 ok" in plain(tune_report.page(found).printed())
-    assert "emulated" not in plain(tune_report.page(found).printed())
-    assert "There is no estimate" in tune_report.page(found).html()
-    assert found.document()["estimated_s"] is None
+    assert "trials     100: 0 ok" in plain(tune_report.page(report).printed())
+    assert "emulated" not in plain(tune_report.page(report).printed())
+    assert "There is no estimate" in tune_report.page(report).html()
+    assert report.document()["estimated_s"] is None
 
 
 def test_kernels_that_failed_are_not_called_unmeasured():
     failed = dataclasses.replace(ROWS[2], trials=16, failed=16, done=True)
-    text = plain(tune_report.page(made(tasks=(*ROWS[:2], failed), planned=500, first_batch=16)).printed())
+    text = plain(tune_report.page(report_of(tasks=(*ROWS[:2], failed), planned=500, first_batch=16)).printed())
     assert "no estimate: no candidate of 1 of 3 kernels worked" in text
     assert "--trials" not in text
 
 
 def test_a_run_that_ends_early_says_why():
-    text = plain(tune_report.page(made(planned=500, ended="no candidates left for 3 kernels")).printed())
+    text = plain(tune_report.page(report_of(planned=500, ended="no candidates left for 3 kernels")).printed())
     assert "32 timeout; ended before 500 trials: no candidates left for 3 kernels" in text
-    assert "ended" not in plain(tune_report.page(made(planned=100)).printed())
+    assert "ended" not in plain(tune_report.page(report_of(planned=100)).printed())
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_run_that_ends_early_says_why():
 )
 def test_finals_are_summed_up(verdicts, text):
     rows = tuple(dataclasses.replace(row, verdict=verdict) for row, verdict in zip(WHOLE, verdicts, strict=True))
-    lines = plain(tune_report.page(made(tasks=rows)).printed()).splitlines()
+    lines = plain(tune_report.page(report_of(tasks=rows)).printed()).splitlines()
     assert f"finals     {text}" in lines
 
 
@@ -139,7 +139,7 @@ def test_how_near_kernels_are_to_the_limit_is_shown():
     """What a kernel could not reach explains why nothing became faster."""
     near, far, other = WHOLE
     rows = (dataclasses.replace(near, gbytes=0.0001), dataclasses.replace(far, gbytes=0.0001), other)
-    report = made(tasks=rows, peak=PEAK)
+    report = report_of(tasks=rows, peak=PEAK)
     lines = plain(tune_report.page(report).printed()).splitlines()
     # 0.0426 GFLOP take 1.065 ms at 40 GFLOP/s, and 1.23 ms here; 0.0063 take 0.1575 ms, and 0.16 ms here, twice.
     assert (
@@ -160,14 +160,14 @@ def test_a_kernel_that_beats_the_limit_does_not_make_up_for_others():
     """Winograd's algorithm needs fewer operations than a kernel counts."""
     fast = dataclasses.replace(WHOLE[0], gflop=0.4, gbytes=0.0001)
     slow = dataclasses.replace(WHOLE[1], gflop=0.0, gbytes=0.0)
-    report = made(tasks=(fast, slow), peak=PEAK)
+    report = report_of(tasks=(fast, slow), peak=PEAK)
     assert report.document()["tasks"][0]["of_limit"] > 8
     assert report.document()["tasks"][1]["of_limit"] == 0
     assert "limit      79% of the roofline" in plain(tune_report.page(report).printed())
 
 
 def test_an_unknown_limit_is_not_invented():
-    report = made(no_peak="an emulator has no peak")
+    report = report_of(no_peak="an emulator has no peak")
     text = plain(tune_report.page(report).printed())
     assert "peak       unknown: an emulator has no peak" in text
     assert "limit  " not in text
@@ -184,8 +184,8 @@ def test_the_last_line_fits_into_80_columns():
 
 
 def test_document():
-    found = made()
-    document = json.loads(files.canonical_json(found.document()))
+    report = report_of()
+    document = json.loads(files.canonical_json(report.document()))
     assert document["schema_version"] == 1
     assert document["emulated"] is True
     assert document["target"]["mattr"] == ["+fp16", "+aes"]
@@ -210,13 +210,13 @@ def test_document():
 
 def test_builders_are_shown_where_there_are_some():
     row = BuilderRow("tls://10.0.0.7:4000", 4, 90, "refused: tvm 0.26 there, 0.27 here")
-    found, without = made(builders=(row,)), made()
-    assert found.document()["builders"] == [dataclasses.asdict(row)]
-    table = tune_report.page(found).printed()[-1]
+    with_builders, without = report_of(builders=(row,)), report_of()
+    assert with_builders.document()["builders"] == [dataclasses.asdict(row)]
+    table = tune_report.page(with_builders).printed()[-1]
     assert table.rows == [["tls://10.0.0.7:4000", "4", "90", row.note]]
-    assert row.note in tune_report.page(found).html()
+    assert row.note in tune_report.page(with_builders).html()
     assert without.document()["builders"] == []
-    assert len(tune_report.page(without).printed()) == len(tune_report.page(found).printed()) - 2
+    assert len(tune_report.page(without).printed()) == len(tune_report.page(with_builders).printed()) - 2
     assert "Builder" not in tune_report.page(without).html()
 
 
@@ -224,61 +224,61 @@ def test_builders_are_shown_where_there_are_some():
 
 
 def test_page():
-    found = tune_report.page(made()).html()
-    style = re.search("<style>.*?</style>", found, re.DOTALL)[0]  # which is that of every page
-    found = found.replace(style, "<style></style>")
-    assert found == golden("tune.html", found)
+    html = tune_report.page(report_of()).html()
+    style = re.search("<style>.*?</style>", html, re.DOTALL)[0]  # which is that of every page
+    html = html.replace(style, "<style></style>")
+    assert html == golden("tune.html", html)
 
 
 def test_the_page_needs_no_other_file_and_is_well_formed():
-    found = tune_report.page(made()).html()
-    assert not re.search(r"https?:|src=|href=|url\(|@import|<script", found)
-    ET.fromstring(re.sub(r"<!DOCTYPE html>|<meta[^>]*>", "", found))  # noqa: S314 - our own page
-    assert "prefers-color-scheme: dark" in found
+    html = tune_report.page(report_of()).html()
+    assert not re.search(r"https?:|src=|href=|url\(|@import|<script", html)
+    ET.fromstring(re.sub(r"<!DOCTYPE html>|<meta[^>]*>", "", html))  # noqa: S314 - our own page
+    assert "prefers-color-scheme: dark" in html
 
 
 def test_what_others_named_is_text_on_the_page():
-    found = tune_report.page(made(model="<script>alert(1)</script>")).html()
-    assert "<script>" not in found
-    assert "softmax&lt;&amp;&gt;" in found
+    html = tune_report.page(report_of(model="<script>alert(1)</script>")).html()
+    assert "<script>" not in html
+    assert "softmax&lt;&amp;&gt;" in html
 
 
 def test_the_mark_of_an_emulator():
-    assert '<span class="mark doubt">emulated</span>' in tune_report.page(made()).html()
-    assert "emulated" not in tune_report.page(made(emulated=False)).html().partition("<body>")[2]
+    assert '<span class="mark doubt">emulated</span>' in tune_report.page(report_of()).html()
+    assert "emulated" not in tune_report.page(report_of(emulated=False)).html().partition("<body>")[2]
 
 
 def test_what_takes_most_of_the_time_comes_first():
-    found = tune_report.page(made(tasks=(WHOLE[2], WHOLE[1], WHOLE[0]))).html()
-    assert re.findall(r'data-name="Share"><span.*?</svg>([^<]*)', found) == ["79.2%", "20.6%", "0.14%"]
+    html = tune_report.page(report_of(tasks=(WHOLE[2], WHOLE[1], WHOLE[0]))).html()
+    assert re.findall(r'data-name="Share"><span.*?</svg>([^<]*)', html) == ["79.2%", "20.6%", "0.14%"]
 
 
 def test_the_gain_over_what_is_not_tuned():
     tasks = tuple(dataclasses.replace(row, untuned_s=2.5 * row.best_s, verdict="faster") for row in WHOLE)
-    found = made(tasks=tasks)
-    assert found.untuned_s == pytest.approx(2.5 * found.estimated_s)
-    assert found.document()["untuned_s"] == found.untuned_s
-    assert "1.552 ms estimated, 2.50 times as fast as untuned (3.880 ms)" in plain(tune_report.page(found).printed())
-    page = tune_report.page(found).html()
+    report = report_of(tasks=tasks)
+    assert report.untuned_s == pytest.approx(2.5 * report.estimated_s)
+    assert report.document()["untuned_s"] == report.untuned_s
+    assert "1.552 ms estimated, 2.50 times as fast as untuned (3.880 ms)" in plain(tune_report.page(report).printed())
+    page = tune_report.page(report).html()
     assert re.findall(r'data-name="Gain">([^<]*)', page) == ["2.50x"] * 3
     assert "untuned, 3.88" in page
-    assert made().untuned_s is None, "where a task lacks its own"
+    assert report_of().untuned_s is None, "where a task lacks its own"
 
 
 # --- the plot ---
 
 
-def drawn(report: TuneReport) -> ET.Element:
+def chart(report: TuneReport) -> ET.Element:
     return ET.fromstring(re.search(r"<svg.*?</svg>", tune_report.page(report).html(), re.DOTALL)[0])  # noqa: S314 - as above
 
 
 def test_the_line_steps_at_its_points_and_never_leaves_the_picture():
-    picture = drawn(made())
+    picture = chart(report_of())
     path = picture.find("path").get("d")
-    words = re.findall(r"([MHV]) ?([\d.]+)(?: ([\d.]+))?", path)
-    assert [word for word, *_ in words] == ["M", "H", "V", "H", "V", "H"]
-    across = [float(words[0][1])] + [float(value) for word, value, _ in words[1:] if word == "H"]
-    down = [float(words[0][2])] + [float(value) for word, value, _ in words if word == "V"]
+    steps = re.findall(r"([MHV]) ?([\d.]+)(?: ([\d.]+))?", path)
+    assert [command for command, *_ in steps] == ["M", "H", "V", "H", "V", "H"]
+    across = [float(steps[0][1])] + [float(value) for command, value, _ in steps[1:] if command == "H"]
+    down = [float(steps[0][2])] + [float(value) for command, value, _ in steps if command == "V"]
     assert across == sorted(across)
     assert down == sorted(down)  # the estimate falls
     axis = float(picture.find("line[@class='axis']").get("x1"))
@@ -292,11 +292,11 @@ def test_the_finals_stand_in_the_plot_beside_the_trials():
     """The line falls below what the headline says, since trials are lucky; the page says so, and shows the finals."""
     tasks = tuple(dataclasses.replace(row, untuned_s=row.best_s, verdict="untuned") for row in WHOLE)
     lucky = (*POINTS, Point(300.0, 90, 0.0011))
-    page = tune_report.page(made(tasks=tasks, points=lucky)).html()
+    page = tune_report.page(report_of(tasks=tasks, points=lucky)).html()
     assert "tuned, by the finals, 1.552 ms" in page
     assert "dashed lines and the headline are by the finals" in page
-    assert "by the finals" not in tune_report.page(made(points=lucky)).html(), "no final was held"
+    assert "by the finals" not in tune_report.page(report_of(points=lucky)).html(), "no final was held"
 
 
 def test_a_single_point():
-    assert drawn(made(points=(Point(0.0, 1, 0.001),), seconds=0.0)).find("path") is not None
+    assert chart(report_of(points=(Point(0.0, 1, 0.001),), seconds=0.0)).find("path") is not None

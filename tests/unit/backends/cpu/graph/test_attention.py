@@ -36,8 +36,8 @@ _WEIGHTS = {
     "root": np.float32(4.0),
     "less": np.float32(0.5),
     "bias": _numbers(1, _HEADS, _LENGTH, _LENGTH),
-    **{f"part{at}": np.array(at) for at in range(3)},
-    **{f"at{at}": np.array([at]) for at in range(4)},
+    **{f"part{index}": np.array(index) for index in range(3)},
+    **{f"at{index}": np.array([index]) for index in range(4)},
     **{name: _numbers(_HIDDEN, _HIDDEN) for name in ("wq", "wk", "wv")},
 }
 _BACK = [
@@ -107,8 +107,8 @@ _ROWS = [
     *_apart()[:-1],
     node("Transpose", ["vs"], ["v0"], perm=[0, 2, 1, 3]),
     node("Reshape", ["v0", "rows"], ["v"]),
-    *(node("Transpose", [f"{one}s"], [f"{one}h"], perm=[0, 2, 1, 3]) for one in "qk"),
-    *(node("Reshape", [f"{one}h", "rows"], [f"{one}r"]) for one in "qk"),
+    *(node("Transpose", [f"{name}s"], [f"{name}h"], perm=[0, 2, 1, 3]) for name in "qk"),
+    *(node("Reshape", [f"{name}h", "rows"], [f"{name}r"]) for name in "qk"),
     node("Transpose", ["kr"], ["kt"], perm=[0, 2, 1]),
     node("MatMul", ["qr", "kt"], ["p"]),
     node("Softmax", ["p"], ["w"], axis=-1),

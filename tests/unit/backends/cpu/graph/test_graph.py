@@ -203,8 +203,8 @@ def test_one_kernel_writes_to_all_places_of_a_buffer():
     called = [call for call in calls if "3x3" in getattr(call.args[0], "name_hint", "")]
     assert len(called) == len(stand_ins) == 4
     assert len({call.args[0].name_hint for call in called}) == 1
-    places = [field for call in called for field in call.args[1].fields if isinstance(field, tvm.tirx.IntImm)]
-    assert [int(place) for place in places] == [2, 3, 4, 5]
+    offsets = [field for call in called for field in call.args[1].fields if isinstance(field, tvm.tirx.IntImm)]
+    assert [int(offset) for offset in offsets] == [2, 3, 4, 5]
     check(proto, 8)
 
 

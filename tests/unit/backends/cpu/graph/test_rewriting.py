@@ -31,7 +31,7 @@ def constants_of(reader, shape):
 
 
 @pytest.mark.parametrize(
-    ("reader", "shape", "wanted"),
+    ("reader", "shape", "expected"),
     [
         (node("Conv", ["x", "v"], ["y"]), (4, 4, 1, 1), {"int8"}),
         (node("Add", ["x", "v"], ["y"]), (1, 4, 1, 1), {"int8"}),
@@ -40,8 +40,8 @@ def constants_of(reader, shape):
     ],
     ids=lambda item: getattr(item, "op_type", None),
 )
-def test_bytes_of_layers_stay(reader, shape, wanted):
-    assert constants_of(reader, shape) == wanted
+def test_bytes_of_layers_stay(reader, shape, expected):
+    assert constants_of(reader, shape) == expected
 
 
 def test_single_numbers_are_folded():

@@ -161,11 +161,11 @@ def test_arguments_of_steps():
 
 
 @pytest.mark.parametrize(
-    ("groups", "most", "cores", "expected"),
+    ("groups", "limit", "cores", "expected"),
     [(8, 8, 2, 1), (1, 8, 2, 2), (3, 8, 2, 2), (1, 1, 4, 1), (5, 3, 4, 3), (21, 8, 2, 1), (5, 8, 1, 1)],
 )
-def test_parts(groups, most, cores, expected):
-    assert emit.count_shares(groups, most, cores) == expected
+def test_parts(groups, limit, cores, expected):
+    assert emit.count_shares(groups, limit, cores) == expected
 
 
 def test_small_work_is_not_shared():

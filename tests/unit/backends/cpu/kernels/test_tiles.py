@@ -54,9 +54,9 @@ def of(template, *, has_instructions):
 def check(template, layer, config):
     """Compare a convolution in bfloat16 with ONNX Runtime's of rounded numbers."""
     inputs = cpu_kernels.inputs_of(layer)
-    given = cpu_kernels.arguments(template, layer, PORTABLE, config, inputs)
+    arguments = cpu_kernels.arguments(template, layer, PORTABLE, config, inputs)
     result = np.full(layer.out.shape, 77, np.float32)
-    actual = run(template.kernel(layer, PORTABLE, config), given, result)
+    actual = run(template.kernel(layer, PORTABLE, config), arguments, result)
     exact = replace(inputs, data=rounded(inputs.data), weights=rounded(inputs.weights))
     expected = cpu_kernels.expected(layer, exact)
     np.testing.assert_allclose(cpu_kernels.unblocked(actual, layer.out), expected, rtol=2e-5, atol=2e-5)
@@ -132,8 +132,8 @@ def test_fully_connected_in_bfloat16(shape, has_instructions):
     data, bias, other = random((layer.rows, layer.inputs)), random((layer.outputs,), 2), random(shape[::2], 3)
     weights = random(layer.weights_shape, 1) / np.float32(np.sqrt(layer.inputs))
     for config, _ in dense.configs(layer, PORTABLE)[:2]:
-        given = [data, dense.pack(layer, PORTABLE, config, weights), bias, other]
-        actual = run(template.kernel(layer, PORTABLE, config), given, np.full(shape[::2], 77, np.float32))
+        arguments = [data, dense.pack(layer, PORTABLE, config, weights), bias, other]
+        actual = run(template.kernel(layer, PORTABLE, config), arguments, np.full(shape[::2], 77, np.float32))
         sums = rounded(data).astype(np.float64) @ rounded(weights).astype(np.float64).T + bias
         np.testing.assert_allclose(actual, applied(sums, layer.epilogue, [other]), rtol=2e-5, atol=2e-5)
 
@@ -143,8 +143,8 @@ def test_infinite_numbers_stay_in_their_rows():
     data, weights = random((3, 48)), np.abs(random((16, 48), 1)) + 1
     data[1, 5] = np.inf
     config = dense.configs(layer, PORTABLE)[0][0]
-    given = [data, dense.pack(layer, PORTABLE, config, weights)]
-    actual = run(emit.portable(dense.kernel(layer, PORTABLE, config)), given, np.zeros((3, 16), np.float32))
+    arguments = [data, dense.pack(layer, PORTABLE, config, weights)]
+    actual = run(emit.portable(dense.kernel(layer, PORTABLE, config)), arguments, np.zeros((3, 16), np.float32))
     assert np.isfinite(actual[[0, 2]]).all()
     assert (actual[1] == np.inf).all()
 
@@ -162,9 +162,9 @@ def test_attention_in_bfloat16(one, has_instructions):
 @each_body
 @pytest.mark.parametrize("config", [Config(1, 6), Config(2, 2), Config(2, 1), Config(1, 1)], ids=str)
 def test_attention_with_all_groups_of_tiles(config, has_instructions):
-    one = replace(test_attention.layer(75, 85, 48, 64, mask=(1, 1, 75, 85)), bfloat16=True)
-    assert config in dict(attention.configs(one, PORTABLE))
-    test_attention.check(one, PORTABLE, config, within=3e-2, used=of(attention, has_instructions=has_instructions))
+    layer = replace(test_attention.layer(75, 85, 48, 64, mask=(1, 1, 75, 85)), bfloat16=True)
+    assert config in dict(attention.configs(layer, PORTABLE))
+    test_attention.check(layer, PORTABLE, config, within=3e-2, used=of(attention, has_instructions=has_instructions))
 
 
 @each_body
@@ -236,19 +236,19 @@ def test_without_a_matrix_unit_other_templates_are_chosen():
 def test_kernels_of_several_groups_are_in_one_library():
     """They share the names of what they inline, but for those that depend on the group."""
     layer = replace(layer_of((1, 64, 9, 9), 64, (1, 1), 16, bias=False), bfloat16=True)
-    inputs, found = cpu_kernels.inputs_of(layer), []
+    inputs, results = cpu_kernels.inputs_of(layer), []
     functions = {f"kernel{n}": conv.kernel(layer, PORTABLE, CONFIGS[n]) for n in (0, 1, 2)}
     module = tvm.IRModule(
-        {name: emit.portable(one).with_attr("global_symbol", name) for name, one in functions.items()}
+        {name: emit.portable(function).with_attr("global_symbol", name) for name, function in functions.items()}
     )
     library = tvm.compile(module, target=NATIVE)
     for n, name in zip((0, 1, 2), functions, strict=True):
-        given = cpu_kernels.arguments(conv, layer, PORTABLE, CONFIGS[n], inputs)
+        arguments = cpu_kernels.arguments(conv, layer, PORTABLE, CONFIGS[n], inputs)
         out = tvm.runtime.tensor(np.zeros(layer.out.shape, np.float32))
-        library[name](*map(tvm.runtime.tensor, given), out)
-        found.append(out.numpy())
-    np.testing.assert_array_equal(found[0], found[1])
-    np.testing.assert_array_equal(found[0], found[2])
+        library[name](*map(tvm.runtime.tensor, arguments), out)
+        results.append(out.numpy())
+    np.testing.assert_array_equal(results[0], results[1])
+    np.testing.assert_array_equal(results[0], results[2])
 
 
 REFUSED = """
@@ -281,8 +281,8 @@ def test_a_process_that_may_not_use_the_unit_gets_an_error(tmp_path):
     function = dense.kernel(layer, with_bfloat16(machine(SAPPHIRE_RAPIDS), SAPPHIRE_RAPIDS), config)
     tvm.compile(tvm.IRModule({"main": function}), target=SAPPHIRE_RAPIDS).export_library(str(library))
     shape = "x".join(map(str, dense.pack(layer, PORTABLE, config, np.zeros((16, 64), np.float32)).shape))
-    words = ["16x64:float32", f"{shape}:int32", "16x16:float32"]
-    command = [sys.executable, "-c", REFUSED, str(library), *words]
+    tensors = ["16x64:float32", f"{shape}:int32", "16x16:float32"]
+    command = [sys.executable, "-c", REFUSED, str(library), *tensors]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert ended.returncode == 1
     assert "Linux refuses the AMX tiles of the processor to this process" in ended.stderr
@@ -311,9 +311,9 @@ def test_a_pixel_that_goes_with_all():
     epilogue = (PostOp("mul", other=pixel), PostOp("relu"))
     layer, factors = replace(layer, epilogue=epilogue, bfloat16=True), random((2, 40, 1, 1), 7)
     inputs = replace(cpu_kernels.inputs_of(replace(layer, epilogue=())), operands=(factors,))
-    given = cpu_kernels.arguments(conv, layer, PORTABLE, Config(1, 1), inputs)
+    arguments = cpu_kernels.arguments(conv, layer, PORTABLE, Config(1, 1), inputs)
     function = emit.portable(conv.kernel(layer, PORTABLE, Config(1, 1)))
-    actual = run(function, given, np.zeros(layer.out.shape, np.float32))
+    actual = run(function, arguments, np.zeros(layer.out.shape, np.float32))
     exact = replace(inputs, data=rounded(inputs.data), weights=rounded(inputs.weights))
     expected = cpu_kernels.expected(layer, exact)
     np.testing.assert_allclose(cpu_kernels.unblocked(actual, layer.out), expected, rtol=2e-5, atol=2e-5)

@@ -478,7 +478,7 @@ EXPRESSIONS = {
     "no elements": (NN.relu, [(0, 7)], lambda x: x),
     "many operands": (
         lambda *x: OP.concat(relax.Tuple(list(x)), 0),
-        [(at % 3 + 1, 5) for at in range(70)],
+        [(row % 3 + 1, 5) for row in range(70)],
         lambda *x: np.concatenate(x),
     ),
     "guarded exponentials": (

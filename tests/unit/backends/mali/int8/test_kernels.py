@@ -48,8 +48,8 @@ def test_what_a_zero_adds_is_of_whole_fours():
 def test_bytes_are_what_they_were_when_they_are_taken_out(kind, channels):
     shape = (2, channels, 3, 4)
     data = te.placeholder(shape, kind, name="data")
-    words = kernels.pack(data, shape)
-    function = te.create_prim_func([data, kernels.unpack(words, shape, kind)])
+    packed = kernels.pack(data, shape)
+    function = te.create_prim_func([data, kernels.unpack(packed, shape, kind)])
     bytes_ = np.random.default_rng(0).integers(np.iinfo(kind).min, np.iinfo(kind).max + 1, shape).astype(kind)
     result = tvm.runtime.tensor(np.zeros(shape, kind))
     tvm.compile(function, target=CPU)(tvm.runtime.tensor(bytes_), result)

@@ -27,8 +27,8 @@ def load(buffer: tirx.Buffer, *indices):
 
 
 def test_buffers():
-    assert [memory_of(one) for one in (TENSOR, TILE, SUMS, WEIGHTS)] == [None, Memory.INP, Memory.ACC, Memory.WGT]
-    assert [elements_of(one) for one in (TILE, SUMS, WEIGHTS)] == [20, 4, 5]
+    assert [memory_of(buffer) for buffer in (TENSOR, TILE, SUMS, WEIGHTS)] == [None, Memory.INP, Memory.ACC, Memory.WGT]
+    assert [elements_of(buffer) for buffer in (TILE, SUMS, WEIGHTS)] == [20, 4, 5]
 
 
 def test_loops_over_elements():
@@ -64,9 +64,9 @@ def test_a_walk_that_starts_within_its_tile():
 )
 def test_conditions(condition, passes):
     walk = ACCESS.walk(tirx.BufferStore(SUMS, tirx.const(0, "int32"), [ROW, *LANES]))
-    for outer, wanted in passes.items():
-        found = walk.passes(ACCESS.limits(condition), (outer,))
-        assert found == (wanted and (wanted, (0, 5), *WHOLE))
+    for outer, expected in passes.items():
+        result = walk.passes(ACCESS.limits(condition), (outer,))
+        assert result == (expected and (expected, (0, 5), *WHOLE))
 
 
 @pytest.mark.parametrize("condition", [tirx.Or(ROW < 1, ROW > 2), tirx.NE(ROW, 1), ROW + COLUMN < 3])

@@ -36,9 +36,9 @@ def test_a_kernel_hands_over_its_stream_and_its_tensors():
     name, device, stream, tensors = call(function)
     assert (name, device) == (RUN, "sim")
     assert stream == kernels.stream(LAYER, CHOICE, DEVICE.config, DEVICE.revision)
-    shapes = [(tuple(map(int, one.shape)), str(one.dtype)) for one in function.params]
+    shapes = [(tuple(map(int, param.shape)), str(param.dtype)) for param in function.params]
     assert shapes == list(LAYER.arguments())
-    assert [str(one.args[0]) for one in tensors] == [f"{param}.data" for param in function.params]
+    assert [str(tensor.args[0]) for tensor in tensors] == [f"{param}.data" for param in function.params]
     assert len(tensors) == len(stream.buffers)
 
 
@@ -61,16 +61,16 @@ def test_tiles_that_do_not_divide_the_layer():
 def test_the_stream_in_a_kernel_computes_the_layer(layer):
     _name, _device, stream, _tensors = call(kernel(layer, CHOICE, DEVICE))
     arguments = vta_layers.tensors(layer)
-    wanted = vta_layers.reference(layer, arguments)
+    expected = vta_layers.reference(layer, arguments)
     Simulator().run(stream, arguments)
-    assert np.unique(wanted).size > 8
-    np.testing.assert_array_equal(arguments[-1], wanted)
+    assert np.unique(expected).size > 8
+    np.testing.assert_array_equal(arguments[-1], expected)
 
 
 def test_a_stream_that_a_board_would_refuse_is_no_kernel(monkeypatch):
     layer = replace(LAYER, shift=9)
     good = kernels.stream(layer, CHOICE, DEVICE.config, DEVICE.revision)
-    where = next(number for number, one in enumerate(good.instructions) if one.tokens.push_next)
+    where = next(number for number, instruction in enumerate(good.instructions) if instruction.tokens.push_next)
     bare = replace(good.instructions[where], tokens=replace(good.instructions[where].tokens, push_next=False))
     bad = replace(good, instructions=(*good.instructions[:where], bare, *good.instructions[where + 1 :]))
     monkeypatch.setattr(kernels, "stream", lambda *_: bad)
@@ -140,7 +140,7 @@ def test_the_alu_takes_two_cycles_for_an_element():
 
 def test_biases_that_are_loaded_for_each_tile():
     once, each = (replace(ESTIMATED_CHOICE, tile_co=blocks) for blocks in (ESTIMATED.out_channels // 16, 1))
-    added = [estimate(choice=one) - estimate(replace(ESTIMATED, bias=False), one) for one in (once, each)]
+    added = [estimate(choice=choice) - estimate(replace(ESTIMATED, bias=False), choice) for choice in (once, each)]
     assert added[0] < added[1]
 
 

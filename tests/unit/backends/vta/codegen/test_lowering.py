@@ -28,40 +28,43 @@ def stream(layer: Conv2d, choice: Choice, config: VtaConfig = DEFAULT) -> Stream
     return lower(module, buffers(layer), choice.slots(), config, Revision.V2020_12)
 
 
-def loads(made: Stream, memory: Memory, buffer: int | None = None) -> list[Load]:
-    named = dict(made.relocations)
+def loads(code: Stream, memory: Memory, buffer: int | None = None) -> list[Load]:
+    relocations = dict(code.relocations)
     return [
-        one
-        for index, one in enumerate(made.instructions)
-        if isinstance(one, Load) and one.memory is memory and one.x_size and buffer in {None, named[index]}
+        instruction
+        for index, instruction in enumerate(code.instructions)
+        if isinstance(instruction, Load)
+        and instruction.memory is memory
+        and instruction.x_size
+        and buffer in {None, relocations[index]}
     ]
 
 
-def kind(one: Instruction) -> str:
-    if isinstance(one, Alu):
-        return one.op.name
-    if isinstance(one, Load):
-        return f"LOAD {one.memory.name}"
-    return "RESET" if isinstance(one, Gemm) and one.reset else type(one).__name__.upper()
+def kind(instruction: Instruction) -> str:
+    if isinstance(instruction, Alu):
+        return instruction.op.name
+    if isinstance(instruction, Load):
+        return f"LOAD {instruction.memory.name}"
+    return "RESET" if isinstance(instruction, Gemm) and instruction.reset else type(instruction).__name__.upper()
 
 
-def computed(made: Stream) -> list[str]:
+def computed(code: Stream) -> list[str]:
     """Name what the machine does, but not its loads."""
-    return [name for one in made.instructions if not (name := kind(one)).startswith("LOAD")]
+    return [name for instruction in code.instructions if not (name := kind(instruction)).startswith("LOAD")]
 
 
 def test_a_plain_tile():
-    made = stream(PLAIN, WHOLE)
-    assert computed(made) == ["RESET", "GEMM", "SHR", "MAX", "MIN", "STORE", "FINISH"]
+    code = stream(PLAIN, WHOLE)
+    assert computed(code) == ["RESET", "GEMM", "SHR", "MAX", "MIN", "STORE", "FINISH"]
 
 
 def test_sums_start_from_the_residual():
-    made = stream(FULL, WHOLE)
-    *_, finish = names = computed(made)
+    code = stream(FULL, WHOLE)
+    *_, finish = names = computed(code)
     assert names == ["RESET", "GEMM", "SHR", "GEMM", "ADD", "SHR", "SHR", "MAX", "MIN", "STORE", finish]
-    alus = [one for one in made.instructions if isinstance(one, Alu)]
-    assert [one.imm for one in alus if one.use_imm] == [-3, 15, 5, 0, 100]
-    assert [one.op for one in alus if not one.use_imm] == [AluOp.ADD]
+    alus = [instruction for instruction in code.instructions if isinstance(instruction, Alu)]
+    assert [alu.imm for alu in alus if alu.use_imm] == [-3, 15, 5, 0, 100]
+    assert [alu.op for alu in alus if not alu.use_imm] == [AluOp.ADD]
 
 
 def test_one_reset_for_all_parts_of_a_sum():
@@ -81,15 +84,15 @@ def test_one_reset_for_all_parts_of_a_sum():
     ],
 )
 def test_as_many_loads_as_estimated(choice):
-    made, tiling = stream(PLAIN, choice), Tiling(PLAIN, choice)
+    code, tiling = stream(PLAIN, choice), Tiling(PLAIN, choice)
     windows, weights = tiling.loads()
-    assert len(loads(made, Memory.INP)) == windows * choice.tile_ci
-    assert len(loads(made, Memory.WGT)) == weights
+    assert len(loads(code, Memory.INP)) == windows * choice.tile_ci
+    assert len(loads(code, Memory.WGT)) == weights
 
 
 def test_bias_is_loaded_once_for_each_channel_tile():
-    made = stream(replace(PLAIN, bias=True), Choice(1, 2, 3, 4, 1, 1, 2))
-    assert [one.dram_base for one in loads(made, Memory.ACC)] == [0, 1]
+    code = stream(replace(PLAIN, bias=True), Choice(1, 2, 3, 4, 1, 1, 2))
+    assert [load.dram_base for load in loads(code, Memory.ACC)] == [0, 1]
 
 
 def test_the_identity_is_loaded_once():
@@ -99,22 +102,22 @@ def test_the_identity_is_loaded_once():
 @pytest.mark.parametrize("slots", [1, 2])
 def test_slots_take_turns(slots):
     choice = Choice(1, 2, 6, 4, 2, 1, slots)
-    made = stream(PLAIN, choice)
+    code = stream(PLAIN, choice)
     window = Tiling(PLAIN, choice).window + 1
-    first = [one.sram_base for one in loads(made, Memory.INP)][:: choice.tile_ci]
+    first = [load.sram_base for load in loads(code, Memory.INP)][:: choice.tile_ci]
     assert first == [window * (tile % slots) for tile in range(4)]
-    stored = [one.sram_base for one in made.instructions if isinstance(one, Store)]
+    stored = [store.sram_base for store in code.instructions if isinstance(store, Store)]
     assert stored == [2 * 2 * 6 * (tile % slots) for tile in range(4)]
 
 
 def test_one_sum_takes_the_room_of_four():
-    stored = [one.sram_base for one in stream(PLAIN, Choice(h_threads=2)).instructions if isinstance(one, Store)]
+    stored = [store.sram_base for store in stream(PLAIN, Choice(h_threads=2)).instructions if isinstance(store, Store)]
     assert stored[:3] == [0, 4, 0]
 
 
 def test_padding():
-    made = loads(stream(PLAIN, Choice(1, 4, 6, 4, 2)), Memory.INP)
-    pads = [(one.y_pad_0, one.y_pad_1, one.x_pad_0, one.x_pad_1, one.y_size, one.x_size) for one in made]
+    code = loads(stream(PLAIN, Choice(1, 4, 6, 4, 2)), Memory.INP)
+    pads = [(load.y_pad_0, load.y_pad_1, load.x_pad_0, load.x_pad_1, load.y_size, load.x_size) for load in code]
     assert pads == 4 * [(1, 0, 1, 1, 5, 6)] + 4 * [(0, 1, 1, 1, 5, 6)]
 
 
@@ -132,21 +135,21 @@ def test_the_last_to_write_a_result_is_an_alu_operation():
 
 
 def test_relocations():
-    made = stream(FULL, Choice(1, 4, 6, 2, 2))
+    code = stream(FULL, Choice(1, 4, 6, 2, 2))
     moving = [
         index
-        for index, one in enumerate(made.instructions)
-        if isinstance(one, Load | Store) and one.x_size * one.y_size
+        for index, instruction in enumerate(code.instructions)
+        if isinstance(instruction, Load | Store) and instruction.x_size * instruction.y_size
     ]
-    assert [index for index, _ in made.relocations] == moving
-    stored = [buffer for index, buffer in made.relocations if isinstance(made.instructions[index], Store)]
+    assert [index for index, _ in code.relocations] == moving
+    stored = [buffer for index, buffer in code.relocations if isinstance(code.instructions[index], Store)]
     assert set(stored) == {5}
 
 
 def test_steps_are_those_of_the_layer():
-    made = stream(PLAIN, Choice(1, 2, 3, 2, 1, 2, 2))
-    gemms = [one for one in made.instructions if isinstance(one, Gemm) and not one.reset]
-    steps = sum((one.uop_end - one.uop_bgn) * one.iter_out * one.iter_in for one in gemms)
+    code = stream(PLAIN, Choice(1, 2, 3, 2, 1, 2, 2))
+    gemms = [gemm for gemm in code.instructions if isinstance(gemm, Gemm) and not gemm.reset]
+    steps = sum((gemm.uop_end - gemm.uop_bgn) * gemm.iter_out * gemm.iter_in for gemm in gemms)
     assert steps * 256 == PLAIN.macs()
 
 
@@ -163,7 +166,7 @@ def test_tiles_that_do_not_fit(field, name):
 def test_a_block_that_no_instruction_computes():
     x = te.placeholder((4, 16), "int8", name="x")
     inside = te.compute((4, 16), x, name="inside")
-    y = te.compute((4, 16), lambda *at: inside(*at) // tvm.tirx.const(3, "int8"), name="y")
+    y = te.compute((4, 16), lambda *indices: inside(*indices) // tvm.tirx.const(3, "int8"), name="y")
     schedule = tvm.s_tir.Schedule(te.create_prim_func([x, y]))
     schedule.set_scope("inside", 0, "local.inp_buffer")
     with pytest.raises(BuildError, match="VTA cannot"):
@@ -171,8 +174,8 @@ def test_a_block_that_no_instruction_computes():
 
 
 def test_buffers_are_as_large_as_their_tensors():
-    made = stream(FULL, WHOLE)
+    code = stream(FULL, WHOLE)
     sizes = [prod(shape) for shape, _ in FULL.arguments()]
-    lanes = [256 if one.memory is Memory.WGT else 16 for one in made.buffers]
-    assert [one.elements * lane for one, lane in zip(made.buffers, lanes, strict=True)] == sizes
-    assert [one.written for one in made.buffers] == [False] * 5 + [True]
+    lanes = [256 if buffer.memory is Memory.WGT else 16 for buffer in code.buffers]
+    assert [buffer.elements * lane for buffer, lane in zip(code.buffers, lanes, strict=True)] == sizes
+    assert [buffer.written for buffer in code.buffers] == [False] * 5 + [True]

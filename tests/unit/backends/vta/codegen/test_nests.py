@@ -15,11 +15,11 @@ ROOM = 8192
 
 def steps(loops: tuple[Loop, ...]) -> list[tuple[int, int, int]]:
     """Return what each step of a nest touches, in order."""
-    found = []
-    for at in product(*(range(loop.extent) for loop in loops)):
-        pairs = list(zip(at, loops, strict=True))
-        found.append(tuple(sum(n * getattr(loop, name) for n, loop in pairs) for name in ("dst", "src", "wgt")))
-    return found
+    touched = []
+    for position in product(*(range(loop.extent) for loop in loops)):
+        pairs = list(zip(position, loops, strict=True))
+        touched.append(tuple(sum(n * getattr(loop, name) for n, loop in pairs) for name in ("dst", "src", "wgt")))
+    return touched
 
 
 def run(nest: Nest) -> list[tuple[int, int, int]]:
@@ -31,11 +31,11 @@ def run(nest: Nest) -> list[tuple[int, int, int]]:
 def distance(touched: list[tuple[int, int, int]]) -> int:
     """Return the least number of steps from one write of an element to the next."""
     last: dict[int, int] = {}
-    least = len(touched) + DISTANCE
+    shortest = len(touched) + DISTANCE
     for now, (dst, _, _) in enumerate(touched):
-        least = min(least, now - last.get(dst, -len(touched) - DISTANCE))
+        shortest = min(shortest, now - last.get(dst, -len(touched) - DISTANCE))
         last[dst] = now
-    return least
+    return shortest
 
 
 def convolution(co: int, h: int, w: int, ci: int, kh: int, kw: int) -> tuple[Loop, ...]:
@@ -59,10 +59,10 @@ CONVOLUTIONS = st.builds(convolution, SMALL, SMALL, SMALL, SMALL, st.integers(1,
 @given(CONVOLUTIONS, st.sampled_from([1, 8]), st.sampled_from([1, 100]))
 def test_the_steps_of_a_convolution(loops, bases, runs):
     nest = plan_nest(loops, ROOM, bases, runs)
-    wanted = Counter(steps(loops))
-    written = {dst for dst, _, _ in wanted}
-    found = [step for step in run(nest) if step[0] in written]
-    assert Counter(found) == wanted
+    expected = Counter(steps(loops))
+    destinations = {dst for dst, _, _ in expected}
+    actual = [step for step in run(nest) if step[0] in destinations]
+    assert Counter(actual) == expected
     assert distance(run(nest)) >= DISTANCE
 
 
@@ -70,8 +70,8 @@ def test_the_steps_of_a_convolution(loops, bases, runs):
 @given(CONVOLUTIONS)
 def test_what_fills_the_distance_lies_right_behind(loops):
     touched = run(plan_nest(loops, ROOM))
-    written = {dst for dst, _, _ in steps(loops)}
-    assert max(dst for dst, _, _ in touched) < max(len(written), DISTANCE)
+    destinations = {dst for dst, _, _ in steps(loops)}
+    assert max(dst for dst, _, _ in touched) < max(len(destinations), DISTANCE)
 
 
 @settings(deadline=None)

@@ -25,19 +25,19 @@ LAYERS = [
 @pytest.mark.parametrize("layer", LAYERS, ids=["residual", "lifted", "dense", "apart", "own shifts", "maxima"])
 def test_what_it_computes(layer):
     arguments = tensors(layer)
-    held = [tvm.runtime.tensor(one) for one in arguments]
-    tvm.tirx.build(tvm.IRModule({"main": operator(layer)}), {"kind": "llvm"}, pipeline="s_tir")["main"](*held)
-    np.testing.assert_array_equal(held[-1].numpy(), reference(layer, arguments))
+    buffers = [tvm.runtime.tensor(array) for array in arguments]
+    tvm.tirx.build(tvm.IRModule({"main": operator(layer)}), {"kind": "llvm"}, pipeline="s_tir")["main"](*buffers)
+    np.testing.assert_array_equal(buffers[-1].numpy(), reference(layer, arguments))
 
 
 @pytest.mark.parametrize("layer", LAYERS[:1] + LAYERS[3:4], ids=["residual", "apart"])
 def test_what_it_computes_on_an_array_of_more_rows(layer):
     config = VtaConfig(log_batch=2, log_block=3)
     arguments = tensors(layer, 0, config)
-    held = [tvm.runtime.tensor(one) for one in arguments]
+    buffers = [tvm.runtime.tensor(array) for array in arguments]
     module = tvm.IRModule({"main": operator(layer, config)})
-    tvm.tirx.build(module, {"kind": "llvm"}, pipeline="s_tir")["main"](*held)
-    np.testing.assert_array_equal(held[-1].numpy(), reference(layer, arguments))
+    tvm.tirx.build(module, {"kind": "llvm"}, pipeline="s_tir")["main"](*buffers)
+    np.testing.assert_array_equal(buffers[-1].numpy(), reference(layer, arguments))
 
 
 def names(layer: Conv2d) -> list[str]:
@@ -49,8 +49,8 @@ def test_blocks():
     full = replace(LAYER, bias=True, residual_shift=9, shift=20)
     sums = ["window", "conv", "identity", "lift", "sum", "bias_add"]
     assert names(full) == [*sums, "shift_0", "shift_1", "low", "high", "y"]
-    own = ["window", "conv", "shift_0", "channel_shift", "low", "high", "y"]
-    assert names(replace(LAYER, shift=8, channel_shifts=True)) == own
+    shifted = ["window", "conv", "shift_0", "channel_shift", "low", "high", "y"]
+    assert names(replace(LAYER, shift=8, channel_shifts=True)) == shifted
     assert names(replace(LAYER, shift=8)) == ["window", "conv", "shift_0", "low", "high", "y"]
     pool = Pool((2, 2), (2, 2), (0, 1, 0, 0))
     maxima = ["pool_0_1", "pool_0_0", "pool_1_0", "pool_1_1"]

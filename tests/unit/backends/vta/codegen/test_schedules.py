@@ -28,15 +28,15 @@ PLAIN = replace(LAYER, bias=False, residual_shift=None)
 )
 def test_tiles_change_no_result(layer, choice):
     arguments = tensors(layer)
-    held = [tvm.runtime.tensor(one) for one in arguments]
-    tvm.tirx.build(schedule_kernel(layer, choice).mod, {"kind": "llvm"}, pipeline="s_tir")["main"](*held)
-    np.testing.assert_array_equal(held[-1].numpy(), reference(layer, arguments))
+    buffers = [tvm.runtime.tensor(array) for array in arguments]
+    tvm.tirx.build(schedule_kernel(layer, choice).mod, {"kind": "llvm"}, pipeline="s_tir")["main"](*buffers)
+    np.testing.assert_array_equal(buffers[-1].numpy(), reference(layer, arguments))
 
 
 def test_each_tensor_has_its_memory():
     text = schedule_kernel(LAYER, Choice()).mod["main"].script()
-    found = dict(re.findall(r'(\w+) = T.sblock_alloc_buffer\(.*scope="([\w.]+)"\)', text))
-    short = {name.removesuffix("_" + scope.replace(".", "_")): SCOPES[scope].name for name, scope in found.items()}
+    scopes = dict(re.findall(r'(\w+) = T.sblock_alloc_buffer\(.*scope="([\w.]+)"\)', text))
+    short = {name.removesuffix("_" + scope.replace(".", "_")): SCOPES[scope].name for name, scope in scopes.items()}
     sums = ["identity", "lift", "sum", "bias_add", "bias", "shift_0", "low", "high"]
     assert short == {"window": "INP", "residual": "INP", "w": "WGT", "residual_w": "WGT"} | dict.fromkeys(sums, "ACC")
 

@@ -75,8 +75,8 @@ def test_the_larger_tensor_stays():
 
 
 def test_no_more_slots_than_tiles():
-    held = Tiling(LAYER, Choice(2, 12, 8, 4, 3, 2, 2)).slots_used
-    assert held == {Memory.INP: 1, Memory.WGT: 2, Memory.ACC: 2}
+    slots = Tiling(LAYER, Choice(2, 12, 8, 4, 3, 2, 2)).slots_used
+    assert slots == {Memory.INP: 1, Memory.WGT: 2, Memory.ACC: 2}
 
 
 @pytest.mark.parametrize("memory", ["inp", "wgt", "acc"])
@@ -113,10 +113,10 @@ def test_padding_that_no_load_makes():
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 4), st.integers(1, 4))
 def test_all_tilings(height, width, inputs, outputs):
     layer = Conv2d(1, height, width, 16 * inputs, 16 * outputs)
-    found = [tiling.choice for tiling in tilings(layer)]
-    assert Choice() in found
-    assert len(found) == len(set(found))
-    for choice in found:
+    choices = [tiling.choice for tiling in tilings(layer)]
+    assert Choice() in choices
+    assert len(choices) == len(set(choices))
+    for choice in choices:
         assert divides(layer, choice)
         assert choice.oc_threads <= 2 >= choice.h_threads
     assert not divides(layer, Choice(tile_h=height + 1))

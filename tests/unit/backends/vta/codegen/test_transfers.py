@@ -15,30 +15,30 @@ POISON = -1
 def loaded(tensor: np.ndarray, rows: list[Rows], elements: int) -> np.ndarray:
     """Return what SRAM holds after the loads, as the machine does them."""
     flat, sram = tensor.ravel(), np.full(elements, POISON)
-    for one in rows:
-        (top, bottom), (left, right) = one.y_pad, one.x_pad
-        tile = np.zeros((top + one.y_size + bottom, left + one.x_size + right), int)
-        for row in range(one.y_size):
-            start = one.dram + row * one.x_stride
-            assert 0 <= start <= start + one.x_size <= flat.size
-            tile[top + row, left : left + one.x_size] = flat[start : start + one.x_size]
-        sram[one.elements] = tile.ravel()
+    for transfer in rows:
+        (top, bottom), (left, right) = transfer.y_pad, transfer.x_pad
+        tile = np.zeros((top + transfer.y_size + bottom, left + transfer.x_size + right), int)
+        for row in range(transfer.y_size):
+            start = transfer.dram + row * transfer.x_stride
+            assert 0 <= start <= start + transfer.x_size <= flat.size
+            tile[top + row, left : left + transfer.x_size] = flat[start : start + transfer.x_size]
+        sram[transfer.elements] = tile.ravel()
     return sram
 
 
 def windows(shape, extents, starts, row_step=1):
     """Describe a window of a (blocks, rows, columns) tensor that starts at some block, row and column."""
     strides = (shape[1] * shape[2], shape[2], 1)
-    places = (extents[1] * extents[2], extents[2], 1)
+    steps = (extents[1] * extents[2], extents[2], 1)
     axes = []
     offset = Affine(0, ())
-    for axis, (size, extent, start, stride, place) in enumerate(
-        zip(shape, extents, starts, strides, places, strict=True)
+    for axis, (size, extent, start, stride, advance) in enumerate(
+        zip(shape, extents, starts, strides, steps, strict=True)
     ):
         step = row_step if axis == 1 else 1
         outside = start < 0 or start + (extent - 1) * step >= size
         clip = Clip(Affine(start, ()), step, size) if outside else None
-        axes.append(Axis(extent, place if extent > 1 else 0, step * stride, clip))
+        axes.append(Axis(extent, advance if extent > 1 else 0, step * stride, clip))
         offset = offset.plus(Affine(start * stride, ()))
     return Transfer.of(offset, axes, int(np.prod(extents)))
 
@@ -64,12 +64,12 @@ def test_a_window_with_its_padding(shape, extents, block, row, column, step):
 
 @settings(deadline=None)
 @given(SIZES, SIZES, st.integers(0, 2), st.integers(-9, 9), st.integers(-9, 9), st.integers(1, 3), st.integers(1, 9))
-def test_a_window_between_padding_of_another_byte(shape, extents, block, row, column, step, most):
+def test_a_window_between_padding_of_another_byte(shape, extents, block, row, column, step, limit):
     assume(block + extents[0] <= shape[0])
     tensor = np.arange(1, np.prod(shape) + 1).reshape(shape)
     window, room = windows(shape, extents, (block, row, column), step), int(np.prod(extents))
     inside = loaded(tensor, list(window.interior(0, ())), room)
-    around = loaded(np.full(most, 77), list(window.edges(0, (), most)), room)
+    around = loaded(np.full(limit, 77), list(window.edges(0, (), limit)), room)
     assert not np.any((inside != POISON) & (around != POISON)), "each element is loaded once"
     wide = np.pad(tensor, ((0, 0), (40, 40), (40, 40)), constant_values=77)
     expected = wide[
@@ -87,8 +87,8 @@ def test_whole_rows_between_padding_are_one_rectangle():
 
 
 def test_as_few_instructions_as_possible():
-    whole = list(windows((4, 5, 6), (4, 5, 6), (0, 0, 0)).rows(7, ()))
-    assert whole == [Rows(7, 0, 1, 120, 1)]
+    contiguous = list(windows((4, 5, 6), (4, 5, 6), (0, 0, 0)).rows(7, ()))
+    assert contiguous == [Rows(7, 0, 1, 120, 1)]
     blocks = list(windows((4, 5, 6), (4, 2, 6), (0, 1, 0)).rows(0, ()))
     assert blocks == [Rows(0, 6, 4, 12, 30)]
     padded = list(windows((4, 5, 6), (4, 7, 8), (0, -1, -1)).rows(0, ()))
@@ -109,8 +109,8 @@ def test_the_loops_around():
 
 def test_nothing_but_padding_is_loaded_as_zeros():
     rows = list(windows((1, 2, 2), (1, 4, 5), (0, -4, 0)).rows(100, ()))
-    assert [one.sram for one in rows] == [100, 115]
-    assert all((one.y_size, one.x_size, one.dram) == (1, 1, 0) for one in rows)
+    assert [row.sram for row in rows] == [100, 115]
+    assert all((row.y_size, row.x_size, row.dram) == (1, 1, 0) for row in rows)
     assert rows[-1].elements.stop == 121
 
 

@@ -29,10 +29,10 @@ def sources(tmp_path, monkeypatch):
 
 
 def test_it_is_built_once_and_told_once():
-    told = []
-    path = native.library(told.append)
-    assert native.library(told.append) == path
-    assert told == ["building the VTA simulator (once, a minute at most)"]
+    messages = []
+    path = native.library(messages.append)
+    assert native.library(messages.append) == path
+    assert messages == ["building the VTA simulator (once, a minute at most)"]
     assert ctypes.CDLL(str(path)).answer() == 42
 
 

@@ -40,7 +40,7 @@ def written(path: Path, **keys: object) -> Path:
 def test_the_default_machine():
     assert DEFAULT.name == "1x16_i8w8a32_15_15_18_17"
     assert (DEFAULT.batch, DEFAULT.block, DEFAULT.log_out_buff_size) == (1, 16, 15)
-    assert {one.name: (DEFAULT.depth(one), DEFAULT.element_bytes(one)) for one in Memory} == {
+    assert {memory.name: (DEFAULT.depth(memory), DEFAULT.element_bytes(memory)) for memory in Memory} == {
         "UOP": (8192, 4),
         "WGT": (1024, 256),
         "INP": (2048, 16),
@@ -52,16 +52,16 @@ def test_the_default_machine():
 
 
 def test_a_configuration_as_a_file_has_it(tmp_path):
-    found = VtaConfig(log_batch=2, log_inp_buff_size=14)
+    machine = VtaConfig(log_batch=2, log_inp_buff_size=14)
     path = tmp_path / "vta_config.json"
-    path.write_text(json.dumps(found.document()))
-    assert config.load(path) == found
+    path.write_text(json.dumps(machine.document()))
+    assert config.load(path) == machine
 
 
 def test_another_machine():
-    found = VtaConfig(log_batch=1, log_block=5, log_uop_buff_size=14)
-    assert found.name == "2x32_i8w8a32_14_15_18_17"
-    assert {one.name: (found.depth(one), found.element_bytes(one)) for one in Memory} == {
+    machine = VtaConfig(log_batch=1, log_block=5, log_uop_buff_size=14)
+    assert machine.name == "2x32_i8w8a32_14_15_18_17"
+    assert {memory.name: (machine.depth(memory), machine.element_bytes(memory)) for memory in Memory} == {
         "UOP": (4096, 4),
         "WGT": (256, 1024),
         "INP": (512, 64),
@@ -85,9 +85,9 @@ def test_what_follows_may_be_said(tmp_path):
 
 
 def test_every_value_is_read(tmp_path):
-    found = VtaConfig(3, 3, 5, 1, 3, 12, 13, 14, 16)
-    table = {key.upper(): value for key, value in dataclasses.asdict(found).items()}
-    assert config.load(written(tmp_path / "vta_config.json", **table)) == found
+    machine = VtaConfig(3, 3, 5, 1, 3, 12, 13, 14, 16)
+    table = {key.upper(): value for key, value in dataclasses.asdict(machine).items()}
+    assert config.load(written(tmp_path / "vta_config.json", **table)) == machine
 
 
 @pytest.mark.parametrize("path", sorted(DATA.iterdir()), ids=lambda path: path.stem)
@@ -113,7 +113,7 @@ def test_no_machine_is_of_any_size(field, value):
 
 
 @pytest.mark.parametrize(
-    ("field", "least", "others"),
+    ("field", "smallest", "others"),
     [
         ("log_uop_buff_size", 3, {}),
         ("log_inp_buff_size", 5, {}),
@@ -123,8 +123,8 @@ def test_no_machine_is_of_any_size(field, value):
         ("log_wgt_buff_size", 13, {"log_block": 6}),
     ],
 )
-def test_a_memory_has_two_elements(field, least, others):
-    config_ = VtaConfig(**others | {field: least})
-    assert min(config_.depth(one) for one in Memory) == 2
+def test_a_memory_has_two_elements(field, smallest, others):
+    config_ = VtaConfig(**others | {field: smallest})
+    assert min(config_.depth(memory) for memory in Memory) == 2
     with pytest.raises(InputError, match=field.upper()):
-        VtaConfig(**others | {field: least - 1})
+        VtaConfig(**others | {field: smallest - 1})

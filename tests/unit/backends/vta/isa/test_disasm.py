@@ -74,12 +74,12 @@ def test_a_listing_with_micro_ops():
 
 
 def test_a_document():
-    found = disasm.document(STREAM)
-    assert (found["config"], found["revision"], found["uops"]) == (DEFAULT.name, "2020-12", 3)
-    assert found["buffers"][1] == {"memory": "OUT", "written": True, "elements": 32}
+    document = disasm.document(STREAM)
+    assert (document["config"], document["revision"], document["uops"]) == (DEFAULT.name, "2020-12", 3)
+    assert document["buffers"][1] == {"memory": "OUT", "written": True, "elements": 32}
     opcodes = ["LOAD", "LOAD", "LOAD", "GEMM", "ALU", "ALU", "STORE", "FINISH"]
-    assert [one["opcode"] for one in found["instructions"]] == opcodes
-    assert found["instructions"][6] == {
+    assert [instruction["opcode"] for instruction in document["instructions"]] == opcodes
+    assert document["instructions"][6] == {
         "index": 6,
         "queue": "store",
         "pops": ("g2s",),
@@ -93,21 +93,26 @@ def test_a_document():
         "x_size": 4,
         "x_stride": 16,
     }
-    assert found["instructions"][4]["op"] == "SHR"
-    assert not any("uops" in one for one in found["instructions"])
+    assert document["instructions"][4]["op"] == "SHR"
+    assert not any("uops" in instruction for instruction in document["instructions"])
 
 
 def test_a_document_with_micro_ops():
-    found = disasm.document(STREAM, with_uops=True)["instructions"]
-    assert found[3]["uops"] == [{"index": 4, "uop": {"dst": 1, "src": 2, "wgt": 3}}]
-    assert found[4]["uops"][2] == {"index": 6, "uop": None}
+    instructions = disasm.document(STREAM, with_uops=True)["instructions"]
+    assert instructions[3]["uops"] == [{"index": 4, "uop": {"dst": 1, "src": 2, "wgt": 3}}]
+    assert instructions[4]["uops"][2] == {"index": 6, "uop": None}
 
 
 def test_micro_ops_are_those_of_the_moment():
     steps = Gemm(0, 1, 1, 1, 0, 0, 0, 0, 0, 0)
-    first, second = (Load(Memory.UOP, 0, at, 1, 1, 1) for at in (0, 1))
+    first, second = (Load(Memory.UOP, 0, base, 1, 1, 1) for base in (0, 1))
     stream = of(first, steps, second, steps, uops=(Uop(1, 1), Uop(2, 2)), relocations=((0, UOPS), (2, UOPS)))
-    assert [dict(one.uops) for one in disasm.lines(stream, with_uops=True)] == [{}, {0: Uop(1, 1)}, {}, {0: Uop(2, 2)}]
+    assert [dict(line.uops) for line in disasm.lines(stream, with_uops=True)] == [
+        {},
+        {0: Uop(1, 1)},
+        {},
+        {0: Uop(2, 2)},
+    ]
 
 
 def test_what_no_relocation_names_is_an_address():

@@ -23,7 +23,7 @@ CONFIGS = [
     VtaConfig(log_uop_buff_size=3, log_inp_buff_size=5, log_wgt_buff_size=9, log_acc_buff_size=7),
 ]
 MACHINES = [Isa(config, revision) for config in CONFIGS for revision in Revision]
-KINDS: dict[str, type[Any]] = {one.__name__.upper(): one for one in (Load, Store, Gemm, Alu, Finish, Uop)}
+KINDS: dict[str, type[Any]] = {kind.__name__.upper(): kind for kind in (Load, Store, Gemm, Alu, Finish, Uop)}
 TOKENS = {field.name for field in dataclasses.fields(Tokens)}
 
 # Sums of value << bit, by the table of the hardware description.
@@ -66,13 +66,13 @@ def isa_id(isa: Isa) -> str:
 
 def least(kind: type[Any], **values: Any) -> Any:
     """Return the instruction of a kind that has only zeros but for some values."""
-    wanted = {name: value for name, value in values.items() if name not in TOKENS}
+    field_values = {name: value for name, value in values.items() if name not in TOKENS}
     tokens = {name: value for name, value in values.items() if name in TOKENS}
     zeros: dict[str, Any] = {field.name: 0 for field in dataclasses.fields(kind)}
     zeros |= {"memory": Memory.OUT if kind is Store else Memory.INP} if kind in {Load, Store} else {}
     zeros |= {"op": AluOp.MIN} if kind is Alu else {}
     zeros |= {} if kind is Uop else {"tokens": Tokens(**tokens)}
-    return kind(**zeros | wanted)
+    return kind(**zeros | field_values)
 
 
 def encode(isa: Isa, value: Any) -> bytes:
@@ -104,7 +104,7 @@ def machines_and_instructions(draw: st.DrawFn) -> tuple[Isa, Any]:
 # --- what is known of the encoding -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("instruction", "old", "new"), GOLDEN, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize(("instruction", "old", "new"), GOLDEN, ids=lambda instruction: type(instruction).__name__)
 def test_golden_bytes(instruction, old, new):
     for revision, expected in ((OLD, old), (NEW, new)):
         data = bytes.fromhex(expected)
@@ -121,26 +121,26 @@ def test_golden_uop(revision):
 
 def test_fields_follow_the_sizes_of_the_memories():
     fields = Isa(CONFIGS[1]).fields()
-    places = {name: {field.name: (field.low, field.width) for field in found} for name, found in fields.items()}
-    assert list(places["GEMM"].items())[5:] == [
+    positions = {name: {field.name: (field.low, field.width) for field in layout} for name, layout in fields.items()}
+    assert list(positions["GEMM"].items())[5:] == [
         *[("reset", (7, 1)), ("uop_bgn", (8, 12)), ("uop_end", (20, 13)), ("iter_out", (33, 14))],
         *[("iter_in", (47, 14)), ("dst_factor_out", (64, 9)), ("dst_factor_in", (73, 9)), ("src_factor_out", (82, 9))],
         *[("src_factor_in", (91, 9)), ("wgt_factor_out", (100, 8)), ("wgt_factor_in", (108, 8))],
     ]
-    assert {name: places["ALU"][name] for name in ("op", "use_imm", "imm")} == {
+    assert {name: positions["ALU"][name] for name in ("op", "use_imm", "imm")} == {
         "op": (100, 3),
         "use_imm": (103, 1),
         "imm": (104, 16),
     }
-    assert places["UOP"] == {"dst": (0, 9), "src": (9, 9), "wgt": (18, 8)}
-    assert places["LOAD"]["dram_base"] == (26, 32)
-    assert places["LOAD"]["x_pad_1"] == (124, 4)
+    assert positions["UOP"] == {"dst": (0, 9), "src": (9, 9), "wgt": (18, 8)}
+    assert positions["LOAD"]["dram_base"] == (26, 32)
+    assert positions["LOAD"]["x_pad_1"] == (124, 4)
 
 
 def test_alu_operands_were_counted_as_inputs():
     config = VtaConfig(log_inp_buff_size=13)
-    widths = [{one.name: one.width for one in Isa(config, revision).fields()["ALU"]} for revision in (OLD, NEW)]
-    assert [one["src_factor_in"] for one in widths] == [9, 11]
+    widths = [{field.name: field.width for field in Isa(config, revision).fields()["ALU"]} for revision in (OLD, NEW)]
+    assert [width["src_factor_in"] for width in widths] == [9, 11]
 
 
 # --- there and back --------------------------------------------------------------------------------------------
@@ -159,16 +159,16 @@ def test_a_round_trip(pair):
 @settings(deadline=None)
 def test_what_can_be_decoded_is_encoded_as_it_was(isa, data):
     try:
-        found = isa.decode(data)
+        instruction = isa.decode(data)
     except InputError as fault:
         assert data.hex(" ") in fault.message  # noqa: PT017 - most bytes are no instruction
     else:
-        assert isa.encode(found) == data
+        assert isa.encode(instruction) == data
 
 
 def test_several_are_encoded_one_after_another():
     isa = Isa()
-    instructions = tuple(one for one, _old, _new in GOLDEN)
+    instructions = tuple(instruction for instruction, _old, _new in GOLDEN)
     data = isa.encode_all(instructions)
     assert data == b"".join(map(isa.encode, instructions))
     assert isa.decode_all(data) == instructions
@@ -178,10 +178,10 @@ def test_several_are_encoded_one_after_another():
 
 
 def test_what_is_read_has_its_own_types():
-    found = Isa().decode(Isa().encode(GOLDEN[3][0]))
-    assert isinstance(found, Alu)
-    assert (type(found.op), type(found.use_imm), type(found.imm)) == (AluOp, bool, int)
-    assert type(found.tokens.push_next) is bool
+    instruction = Isa().decode(Isa().encode(GOLDEN[3][0]))
+    assert isinstance(instruction, Alu)
+    assert (type(instruction.op), type(instruction.use_imm), type(instruction.imm)) == (AluOp, bool, int)
+    assert type(instruction.tokens.push_next) is bool
 
 
 def test_numbers_of_numpy():
@@ -192,7 +192,7 @@ def test_numbers_of_numpy():
 
 def test_it_is_fast():
     isa = Isa()
-    instructions = [one for one, _old, _new in GOLDEN[:4]] * 1000
+    instructions = [instruction for instruction, _old, _new in GOLDEN[:4]] * 1000
     times = []
     for _ in range(5):
         begin = time.process_time()  # which other work on this machine does not add to
@@ -241,7 +241,7 @@ def test_what_has_no_code(revision, instruction, message):
 
 
 @pytest.mark.parametrize(
-    ("config", "what", "bits"),
+    ("config", "memory", "bits"),
     [
         (VtaConfig(log_uop_buff_size=16), "GEMM", 1),
         (VtaConfig(log_wgt_buff_size=19), "GEMM", 2),
@@ -249,25 +249,25 @@ def test_what_has_no_code(revision, instruction, message):
         (VtaConfig(log_inp_buff_size=16, log_acc_buff_size=16, log_wgt_buff_size=19), "GEMM", 2),
     ],
 )
-def test_memories_too_large_for_their_fields(config, what, bits):
-    with pytest.raises(InputError, match=f"fields of {what} need {bits} bit"):
+def test_memories_too_large_for_their_fields(config, memory, bits):
+    with pytest.raises(InputError, match=f"fields of {memory} need {bits} bit"):
         Isa(config)
 
 
 # --- what is no instruction ------------------------------------------------------------------------------------
 
 
-def refused(revision: Revision, word: int) -> str:
+def refused(revision: Revision, bits: int) -> str:
     with pytest.raises(InputError) as caught:
-        Isa(revision=revision).decode(word.to_bytes(16, "little"))
+        Isa(revision=revision).decode(bits.to_bytes(16, "little"))
     return caught.value.message
 
 
 @pytest.mark.parametrize("revision", Revision)
 @pytest.mark.parametrize("opcode", [5, 6, 7])
 def test_an_unknown_opcode(revision, opcode):
-    shown = opcode.to_bytes(16, "little").hex(" ")
-    assert refused(revision, opcode) == f"instruction 0, {shown}, cannot be decoded: opcode {opcode} is unknown"
+    text = opcode.to_bytes(16, "little").hex(" ")
+    assert refused(revision, opcode) == f"instruction 0, {text}, cannot be decoded: opcode {opcode} is unknown"
 
 
 @pytest.mark.parametrize(("opcode", "memory"), [(0, 4), (0, 5), (0, 7), (1, 5), (1, 6), (1, 7)])

@@ -38,8 +38,8 @@ def sealed(data: bytes) -> bytes:
     return data[:40] + struct.pack("<I", zlib.crc32(data[44:])) + data[44:]
 
 
-def changed(at: int, *values: int) -> bytes:
-    return sealed(DATA[:at] + bytes(values) + DATA[at + len(values) :])
+def changed(offset: int, *values: int) -> bytes:
+    return sealed(DATA[:offset] + bytes(values) + DATA[offset + len(values) :])
 
 
 def test_bytes():
@@ -79,15 +79,15 @@ def test_too_long():
 
 @settings(deadline=None)
 @given(st.integers(40, len(DATA) - 1), st.integers(1, 255))
-def test_no_changed_byte_goes_unseen(at, mask):
+def test_no_changed_byte_goes_unseen(offset, mask):
     with pytest.raises(InputError):
-        Stream.decode(DATA[:at] + bytes([DATA[at] ^ mask]) + DATA[at + 1 :])
+        Stream.decode(DATA[:offset] + bytes([DATA[offset] ^ mask]) + DATA[offset + 1 :])
 
 
 @settings(deadline=None)
 @given(st.integers(0, 39) | st.integers(44, len(DATA) - 1), st.integers(1, 255))
-def test_a_changed_byte_is_no_crash(at, mask):
-    data = sealed(DATA[:at] + bytes([DATA[at] ^ mask]) + DATA[at + 1 :])
+def test_a_changed_byte_is_no_crash(offset, mask):
+    data = sealed(DATA[:offset] + bytes([DATA[offset] ^ mask]) + DATA[offset + 1 :])
     try:
         assert Stream.decode(data) != STREAM
     except InputError:

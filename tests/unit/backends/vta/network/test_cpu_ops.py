@@ -26,7 +26,7 @@ def test_maxima(channels, window):
     data = net.layer(net.rounded("x", 4), 16, channels)
     pooled = net.add("MaxPool", [data], **window)
     # Both are read, so that the layer cannot make maxima alone.
-    ends = [net.layer(one, channels, 16) for one in (data, net.rounded(pooled, 4))]
+    ends = [net.layer(tensor, channels, 16) for tensor in (data, net.rounded(pooled, 4))]
     module = same(net, *ends)
     assert (calls(module, "quantize"), calls(module, "dequantize"), calls(module, "permute_dims")) == (1, 2, 3)
 
@@ -34,8 +34,8 @@ def test_maxima(channels, window):
 @pytest.mark.parametrize("zero", [0, -128, 100])
 def test_maxima_of_negative_numbers_and_padding(zero):
     net = Net(16, 5, zero=zero)
-    made = net.rounded(net.conv(net.rounded("x", 4), 16, 16), 4)
-    pooled = net.add("MaxPool", [made], kernel_shape=[3, 3], pads=[1] * 4)
+    data = net.rounded(net.conv(net.rounded("x", 4), 16, 16), 4)
+    pooled = net.add("MaxPool", [data], kernel_shape=[3, 3], pads=[1] * 4)
     same(net, net.rounded(net.conv(net.rounded(pooled, 4), 16, 16), 4))
 
 
@@ -69,8 +69,8 @@ def test_on_arrays_of_other_shapes(shape, batch):
     data = net.layer(net.rounded("x", 4), 16, 32)
     joined = net.add("Concat", [net.layer(data, 32, 32), net.layer(data, 32, 32, 3)], axis=1)
     pooled = net.rounded(net.add("MaxPool", [joined], kernel_shape=[3, 3], strides=[2, 2]), 4)
-    found = net.layer(pooled, 64, 20)
-    module = same(net, found, net.add("GlobalAveragePool", [found]), config=config)
+    layer = net.layer(pooled, 64, 20)
+    module = same(net, layer, net.add("GlobalAveragePool", [layer]), config=config)
     assert (calls(module, "quantize"), len(layers(module))) == (1, 4)
     assert {layer.batch for layer in layers(module)} == {batch}
 

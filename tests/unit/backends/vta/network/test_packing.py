@@ -79,9 +79,9 @@ def test_a_bias_is_the_same_in_each_row():
 
 @pytest.mark.parametrize(("shift", "weight"), [(0, 1), (5, 32), (6, 64), (15, 64)])
 def test_a_residual_is_shifted_by_weights_as_far_as_int8_goes(shift, weight):
-    held = packing.residual_weights(shift, BLOCK)
-    assert held.dtype == np.int8
-    assert np.array_equal(held, np.diag([weight] * BLOCK))
+    weights = packing.residual_weights(shift, BLOCK)
+    assert weights.dtype == np.int8
+    assert np.array_equal(weights, np.diag([weight] * BLOCK))
 
 
 # --- folded images ---------------------------------------------------------------------------------------------------
@@ -93,13 +93,13 @@ def convolved(image, weights, step):
     return np.einsum("nchwij,ocij->nohw", windows, weights.astype(np.int64))
 
 
-def folded(found, image):
+def folded(fold, image):
     """Run what a folding makes of an image."""
     builder, data = relax.BlockBuilder(), relax.Var("x", relax.TensorType(image.shape, "int8"))
     with builder.function("main", [data]):
-        builder.emit_func_output(builder.emit(found.image(data)))
-    made = tvm.compile(relax.transform.LegalizeOps()(builder.get()), target="llvm")
-    return relax.VirtualMachine(made, tvm.cpu())["main"](tvm.runtime.tensor(image)).numpy()
+        builder.emit_func_output(builder.emit(fold.image(data)))
+    executable = tvm.compile(relax.transform.LegalizeOps()(builder.get()), target="llvm")
+    return relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(image)).numpy()
 
 
 @pytest.mark.parametrize("step", [(2, 2), (1, 2), (2, 1), (4, 4), (3, 2)])
@@ -111,14 +111,14 @@ def test_sums_are_the_same(step, padding, pad):
     image = random.integers(-128, 128, (2, channels, 13, 11)).astype(np.int8)
     weights = random.integers(-128, 128, (5, channels, 5, 4)).astype(np.int8)
     layer = Conv2d(2, 13, 11, 16, 16, (5, 4), step, padding, pad=pad)
-    found = folding(layer, channels, 16)
+    fold = folding(layer, channels, 16)
     top, left, bottom, right = padding
-    wanted = convolved(
+    expected = convolved(
         np.pad(image, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=pad), weights, step
     )
-    made = folded(found, image)
-    assert made.shape == found.shape(image.shape)
-    np.testing.assert_array_equal(convolved(made, found.weights(weights), (1, 1)), wanted)
+    actual = folded(fold, image)
+    assert actual.shape == fold.shape(image.shape)
+    np.testing.assert_array_equal(convolved(actual, fold.weights(weights), (1, 1)), expected)
 
 
 @pytest.mark.parametrize(

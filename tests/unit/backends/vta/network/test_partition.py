@@ -16,25 +16,25 @@ from toolchain.backends.vta.network.partition import partition
 
 
 def split(net, *outputs, refusals=0):
-    made = partition(from_onnx(net.proto(*outputs)))
-    assert len(made.refused) == refusals
-    return made.module
+    result = partition(from_onnx(net.proto(*outputs)))
+    assert len(result.refused) == refusals
+    return result.module
 
 
 def check(net, *outputs, module=None, data=None):
     """Compare a network whose results are int8 with ONNX Runtime; returns the split module."""
     module = module or split(net, *outputs)
     data = net.data() if data is None else data
-    wanted, found = reference(net.proto(*outputs), data), run(module, data)
-    assert len(wanted) == len(found)
-    for mine, its in zip(found, wanted, strict=True):
+    expected, actual = reference(net.proto(*outputs), data), run(module, data)
+    assert len(expected) == len(actual)
+    for mine, its in zip(actual, expected, strict=True):
         assert np.unique(its).size > 8
         assert np.array_equal(mine, its)
     return module
 
 
 def sizes(module):
-    return [(one.in_channels, one.out_channels, one.kernel, one.stride) for one in layers(module)]
+    return [(layer.in_channels, layer.out_channels, layer.kernel, layer.stride) for layer in layers(module)]
 
 
 def basic_block(net, data, channels):
@@ -48,8 +48,8 @@ def bottleneck(net, data, inputs, channels, stride):
     first = net.layer(data, inputs, channels)
     middle = net.layer(first, channels, channels, 3, stride=stride)
     other = net.rounded(net.conv(data, inputs, 4 * channels, strides=[stride] * 2), 3)
-    whole = net.add("Add", [other, net.conv(middle, channels, 4 * channels)])
-    return net.rounded(net.add("Relu", [whole]), 4)
+    total = net.add("Add", [other, net.conv(middle, channels, 4 * channels)])
+    return net.rounded(net.add("Relu", [total]), 4)
 
 
 @pytest.mark.parametrize("zero", [0, -128, 17])
@@ -57,7 +57,7 @@ def bottleneck(net, data, inputs, channels, stride):
 def test_basic_block(channels, zero):
     net = Net(channels, 6, zero=zero)
     module = check(net, basic_block(net, net.rounded("x", 4), channels))
-    assert [one.residual_shift for one in layers(module)] == [None, 9]
+    assert [layer.residual_shift for layer in layers(module)] == [None, 9]
     assert calls(module, "permute_dims") == 2
 
 
@@ -80,9 +80,11 @@ def test_region_changes_layout_at_its_edges_alone():
     module = split(net, basic_block(net, data, 32))
     assert len(layers(module)) == 8
     assert [calls(module, name) for name in ("permute_dims", "quantize", "dequantize")] == [2, 1, 1]
-    given = {one for call in kernel_calls(module) for one in call.args[1].fields if isinstance(one, relax.Var)}
-    assert {str(one.ty.dtype) for one in given} == {"int8"}
-    assert len(given) == 8  # what enters, and the results but for the last
+    variables = {
+        argument for call in kernel_calls(module) for argument in call.args[1].fields if isinstance(argument, relax.Var)
+    }
+    assert {str(variable.ty.dtype) for variable in variables} == {"int8"}
+    assert len(variables) == 8  # what enters, and the results but for the last
 
 
 def test_tensor_that_vta_and_the_cpu_read():
@@ -105,14 +107,14 @@ def test_int8_tensors_as_input_of_two_layers_are_turned_once():
 @pytest.mark.parametrize("activation", ["none", "relu", "clip", "both"])
 def test_activations(activation, zero):
     net = Net(16, 5, zero=zero)
-    made = net.conv(net.rounded("x", 4), 16, 16)
+    output = net.conv(net.rounded("x", 4), 16, 16)
     if activation in {"relu", "both"}:
-        made = net.add("Relu", [made])
+        output = net.add("Relu", [output])
     if activation in {"clip", "both"}:
-        made = net.add("Clip", [made, net.hold(np.float32(-0.4)), net.hold(np.float32(1.97))])
-    (layer,) = layers(check(net, net.rounded(made, 4)))
-    wanted = {"none": (-999, 999), "relu": (0, 999), "clip": (-6, 32), "both": (0, 32)}
-    assert (layer.low, layer.high) == tuple(max(-128, min(127, bound + zero)) for bound in wanted[activation])
+        output = net.add("Clip", [output, net.hold(np.float32(-0.4)), net.hold(np.float32(1.97))])
+    (layer,) = layers(check(net, net.rounded(output, 4)))
+    bounds = {"none": (-999, 999), "relu": (0, 999), "clip": (-6, 32), "both": (0, 32)}
+    assert (layer.low, layer.high) == tuple(max(-128, min(127, bound + zero)) for bound in bounds[activation])
 
 
 @pytest.mark.parametrize(
@@ -126,8 +128,8 @@ def test_activations(activation, zero):
 @pytest.mark.parametrize("zero", [0, 90])
 def test_windows(kernel, attributes, zero):
     net = Net(20, (8, 10), batch=2, zero=zero)
-    made = net.add("Conv", [net.rounded("x", 4), net.weights(16, 20, *kernel), net.bias(16)], **attributes)
-    (layer,) = layers(check(net, net.rounded(made, 3)))
+    output = net.add("Conv", [net.rounded("x", 4), net.weights(16, 20, *kernel), net.bias(16)], **attributes)
+    (layer,) = layers(check(net, net.rounded(output, 3)))
     assert (layer.batch, layer.kernel) == (2, kernel)
     assert layer.padding == tuple(attributes.get("pads", (0, 0, 1, 1)))
 
@@ -143,8 +145,8 @@ def test_bias_in_int32():
     net = Net(16, 4)
     numbers = net.hold(net.random.integers(-1000, 1000, 16).astype(np.int32))
     bias = net.add("DequantizeLinear", [numbers, net.scale(12), net.hold(np.int32(0))])
-    made = net.add("Conv", [net.rounded("x", 4), net.weights(16, 16, 1, 1, exponent=9), bias])
-    module = split(net, net.rounded(made, 4))
+    output = net.add("Conv", [net.rounded("x", 4), net.weights(16, 16, 1, 1, exponent=9), bias])
+    module = split(net, net.rounded(output, 4))
     assert layers(module)[0].bias
     apart = np.abs(run(module, net.data())[0] - reference(net.proto(net.nodes[-1].output[0]), net.data())[0])
     assert apart.max() <= 2**-4  # halves: VTA rounds them up, ONNX to even
@@ -188,7 +190,7 @@ def test_kernels_have_the_shapes_of_their_layer():
     module = split(net, basic_block(net, net.rounded("x", 4), 24))
     for call in kernel_calls(module):
         layer = Conv2d.from_json(str(module[call.args[0]].attrs[EXACT]))
-        kinds = [*(one.ty for one in call.args[1].fields), call.ty_args[0]]
+        kinds = [*(argument.ty for argument in call.args[1].fields), call.ty_args[0]]
         shapes = [(tuple(map(int, kind.shape)), str(kind.dtype)) for kind in kinds]
         assert tuple(shapes) == layer.arguments()
         assert len(module[call.args[0]].params) == len(shapes)
@@ -218,10 +220,10 @@ def test_passes_of_the_cpu_leave_kernels_alone():
     net, output = residual_network()
     module = split(net, output, refusals=1)
     lowered = Cpu(board.load("rpi4").resolved()).lowered_floats(module)
-    kept = [str(module[call.args[0]].attrs[EXACT]) for call in kernel_calls(module)]
-    found = [str(lowered[call.args[0]].attrs[EXACT]) for call in kernel_calls(lowered)]
-    assert [one for one in found if is_layer(one)] == kept
-    assert len(found) > len(kept)  # the first convolution is a layer of the CPU's now
+    layers_before = [str(module[call.args[0]].attrs[EXACT]) for call in kernel_calls(module)]
+    layers_after = [str(lowered[call.args[0]].attrs[EXACT]) for call in kernel_calls(lowered)]
+    assert [layer for layer in layers_after if is_layer(layer)] == layers_before
+    assert len(layers_after) > len(layers_before)  # the first convolution is a layer of the CPU's now
     edges = [str(variable.name_hint) for variable in lowered.get_global_vars() if "quantize" in str(variable)]
     assert len(edges) == 1  # in one step with the change of layout; what is at the end is a mean of bytes in blocks
     assert not any(calls(lowered, name) for name in ("quantize", "dequantize", "permute_dims"))
@@ -237,16 +239,16 @@ def test_layers_that_are_refused_compute_as_before():
 
 
 @pytest.mark.parametrize(
-    ("channels", "groups", "outputs", "alone"),
+    ("channels", "groups", "outputs", "depthwise"),
     [(40, 40, 40, True), (32, 8, 32, True), (16, 8, 32, False), (6, 2, 10, False), (96, 3, 48, False)],
 )
 @pytest.mark.parametrize("zero", [0, -128])
-def test_groups(channels, groups, outputs, alone, zero):
+def test_groups(channels, groups, outputs, depthwise, zero):
     """Each channel by itself, groups within blocks, and others as one layer with zeros."""
     net = Net(channels, (7, 6), zero=zero)
-    made = net.layer(net.rounded("x", 4), channels // groups, outputs, 3, stride=2, group=groups)
-    (found,) = layers(check(net, made))
-    assert found.alone is alone
+    output = net.layer(net.rounded("x", 4), channels // groups, outputs, 3, stride=2, group=groups)
+    (layer,) = layers(check(net, output))
+    assert layer.alone is depthwise
 
 
 @pytest.mark.parametrize("zero", [0, -128])
@@ -262,10 +264,10 @@ def test_groups(channels, groups, outputs, alone, zero):
 )
 def test_pixels_of_few_channels_become_channels(channels, size, kernel, stride, pads, zero):
     net = Net(channels, size, zero=zero)
-    made = net.conv(net.rounded("x", 4), channels, 20, kernel, strides=[stride] * 2, pads=pads)
-    (found,) = layers(check(net, net.rounded(net.add("Relu", [made]), 4)))
-    assert (found.stride == (1, 1)) is (channels <= 4)
-    assert found.in_channels == 16
+    output = net.conv(net.rounded("x", 4), channels, 20, kernel, strides=[stride] * 2, pads=pads)
+    (layer,) = layers(check(net, net.rounded(net.add("Relu", [output]), 4)))
+    assert (layer.stride == (1, 1)) is (channels <= 4)
+    assert layer.in_channels == 16
 
 
 def test_network_of_floats_stays_as_it_is():

@@ -17,19 +17,19 @@ def refused(net, *outputs):
 
 def only(net, output):
     """Return the only refusal of a network of one layer."""
-    found = refused(net, output)
+    refusals = refused(net, output)
     assert not layers(partition(from_onnx(net.proto(output))).module)
-    (one,) = found
-    assert one.hint
-    return one.cause
+    (refusal,) = refusals
+    assert refusal.hint
+    return refusal.cause
 
 
 def test_a_refusal_names_the_layer_as_a_user_can_find_it():
     net = Net(20, (6, 8))
     first = net.layer(net.rounded("x", 4), 20, 32, 3)
-    made = net.rounded(net.conv(first, 32, 16, 3, dilations=[2, 2]), 4)
-    (one,) = refused(net, made)
-    assert one.layer == "convolution 2: 1x32x6x8, 16x32x3x3 -> 1x16x2x4"
+    output = net.rounded(net.conv(first, 32, 16, 3, dilations=[2, 2]), 4)
+    (refusal,) = refused(net, output)
+    assert refusal.layer == "convolution 2: 1x32x6x8, 16x32x3x3 -> 1x16x2x4"
 
 
 @pytest.mark.parametrize(
@@ -41,34 +41,34 @@ def test_a_refusal_names_the_layer_as_a_user_can_find_it():
 )
 def test_windows_that_are_refused(attributes, cause):
     net = Net()
-    made = net.conv(net.rounded("x", 4), 16, 16, 3, **attributes)
-    assert cause in only(net, net.rounded(made, 4))
+    output = net.conv(net.rounded("x", 4), 16, 16, 3, **attributes)
+    assert cause in only(net, net.rounded(output, 4))
 
 
 def test_groups_that_lie_in_no_block_and_are_many():
     net = Net(96)
-    made = net.conv(net.rounded("x", 4), 3, 96, 3, group=32)
-    assert "32 groups of 3 channels" in only(net, net.rounded(made, 4))
+    output = net.conv(net.rounded("x", 4), 3, 96, 3, group=32)
+    assert "32 groups of 3 channels" in only(net, net.rounded(output, 4))
 
 
 def test_window_larger_than_the_memory():
     net = Net(16, 40)
-    made = net.conv(net.rounded("x", 4), 16, 16, 33)
-    assert "33x33" in only(net, net.rounded(made, 4))
+    output = net.conv(net.rounded("x", 4), 16, 16, 33)
+    assert "33x33" in only(net, net.rounded(output, 4))
 
 
 def test_floats_are_not_quantized_in_the_file():
     net = Net()
-    made = net.add("Conv", ["x", net.hold(np.ones((16, 16, 1, 1), np.float32))])
-    one = refused(net, made)[0]
-    assert "not quantized in the file" in one.cause
-    assert "toolchain quantize" in one.hint
+    output = net.add("Conv", ["x", net.hold(np.ones((16, 16, 1, 1), np.float32))])
+    refusal = refused(net, output)[0]
+    assert "not quantized in the file" in refusal.cause
+    assert "toolchain quantize" in refusal.hint
 
 
 def test_float_weights():
     net = Net()
-    made = net.add("Conv", [net.rounded("x", 4), net.hold(np.ones((16, 16, 1, 1), np.float32))])
-    assert only(net, net.rounded(made, 4)) == "its weights are floats: they are not quantized in the file"
+    output = net.add("Conv", [net.rounded("x", 4), net.hold(np.ones((16, 16, 1, 1), np.float32))])
+    assert only(net, net.rounded(output, 4)) == "its weights are floats: they are not quantized in the file"
 
 
 def test_weights_that_are_computed():
@@ -79,37 +79,37 @@ def test_weights_that_are_computed():
 
 def test_float_result():
     net = Net()
-    made = net.conv(net.rounded("x", 4), 16, 16)
-    assert "result is read as floats" in only(net, made)
+    output = net.conv(net.rounded("x", 4), 16, 16)
+    assert "result is read as floats" in only(net, output)
 
 
 def test_result_that_is_read_twice():
     net = Net()
-    made = net.conv(net.rounded("x", 4), 16, 16)
-    found = refused(net, net.rounded(made, 4), made)
-    assert "result is read as floats" in found[0].cause
+    output = net.conv(net.rounded("x", 4), 16, 16)
+    refusals = refused(net, net.rounded(output, 4), output)
+    assert "result is read as floats" in refusals[0].cause
 
 
-@pytest.mark.parametrize("place", ["input", "weights", "result"])
-def test_scale_that_is_no_power_of_two(place):
+@pytest.mark.parametrize("tensor", ["input", "weights", "result"])
+def test_scale_that_is_no_power_of_two(tensor):
     net = Net()
-    scales = {one: net.hold(np.float32(0.1 if one == place else 0.0625)) for one in ("input", "weights", "result")}
+    scales = {name: net.hold(np.float32(0.1 if name == tensor else 0.0625)) for name in ("input", "weights", "result")}
     data = net.rounded("x", 0, scale=scales["input"])
-    made = net.add("Conv", [data, net.weights(16, 16, 1, 1, scale=scales["weights"])])
-    assert f"the scale of its {place}, 0.1, is not a power of two" in only(
-        net, net.rounded(made, 0, scale=scales["result"])
+    output = net.add("Conv", [data, net.weights(16, 16, 1, 1, scale=scales["weights"])])
+    assert f"the scale of its {tensor}, 0.1, is not a power of two" in only(
+        net, net.rounded(output, 0, scale=scales["result"])
     )
 
 
 def channelwise(scales, axis=0, *, added=False):
     """Return a network of one convolution whose weights have a scale for each channel, and its output."""
     net = Net()
-    held = net.hold(np.asarray(scales, np.float32)), net.hold(np.zeros(16, np.int8))
+    grid = net.hold(np.asarray(scales, np.float32)), net.hold(np.zeros(16, np.int8))
     numbers = net.hold(np.ones((16, 16, 1, 1), np.int8))
-    weights = net.add("DequantizeLinear", [numbers, *held], axis=axis)
+    weights = net.add("DequantizeLinear", [numbers, *grid], axis=axis)
     data = net.rounded("x", 4)
-    made = net.add("Conv", [data, weights])
-    return net, net.rounded(net.add("Add", [made, data]) if added else made, 4)
+    output = net.add("Conv", [data, weights])
+    return net, net.rounded(net.add("Add", [output, data]) if added else output, 4)
 
 
 def test_a_scale_for_each_channel_of_the_weights_is_a_shift_of_its_own():
@@ -133,56 +133,56 @@ def test_scales_of_channels_that_no_shift_can_follow(net, cause):
 
 def test_unsigned_bytes():
     net = Net()
-    made = net.conv(net.rounded("x", 4, zero=net.hold(np.uint8(0))), 16, 16)
-    assert "input is uint8" in only(net, net.rounded(made, 4))
+    output = net.conv(net.rounded("x", 4, zero=net.hold(np.uint8(0))), 16, 16)
+    assert "input is uint8" in only(net, net.rounded(output, 4))
 
 
 def test_padding_is_the_zero_point():
     net = Net(zero=-128)
     data = net.rounded("x", 4)
-    made = net.layer(data, 16, 16, 3), net.layer(data, 16, 16)
-    assert [one.pad for one in layers(partition(from_onnx(net.proto(*made))).module)] == [-128, 0]
+    output = net.layer(data, 16, 16, 3), net.layer(data, 16, 16)
+    assert [layer.pad for layer in layers(partition(from_onnx(net.proto(*output))).module)] == [-128, 0]
 
 
 def test_activation_that_vta_lacks():
     net = Net()
-    made = net.add("Sigmoid", [net.conv(net.rounded("x", 4), 16, 16)])
-    assert only(net, net.rounded(made, 4)) == "sigmoid follows it before its result is int8"
+    output = net.add("Sigmoid", [net.conv(net.rounded("x", 4), 16, 16)])
+    assert only(net, net.rounded(output, 4)) == "sigmoid follows it before its result is int8"
 
 
 def test_sum_behind_the_activation():
     net = Net()
     data = net.rounded("x", 4)
-    made = net.add("Add", [net.add("Relu", [net.conv(data, 16, 16)]), data])
-    assert only(net, net.rounded(made, 4)) == "add follows it before its result is int8"
+    output = net.add("Add", [net.add("Relu", [net.conv(data, 16, 16)]), data])
+    assert only(net, net.rounded(output, 4)) == "add follows it before its result is int8"
 
 
 def test_sum_with_floats():
     net = Net()
-    made = net.add("Add", [net.conv(net.rounded("x", 4), 16, 16), "x"])
-    assert "what is added to it is not int8" in only(net, net.rounded(made, 4))
+    output = net.add("Add", [net.conv(net.rounded("x", 4), 16, 16), "x"])
+    assert "what is added to it is not int8" in only(net, net.rounded(output, 4))
 
 
 def test_sum_with_two_tensors():
     net = Net()
     data = net.rounded("x", 4)
-    made = net.add("Add", [net.add("Add", [net.conv(data, 16, 16), data]), net.rounded(net.add("Relu", [data]), 4)])
-    assert only(net, net.rounded(made, 4)) == "more than one tensor is added to it"
+    output = net.add("Add", [net.add("Add", [net.conv(data, 16, 16), data]), net.rounded(net.add("Relu", [data]), 4)])
+    assert only(net, net.rounded(output, 4)) == "more than one tensor is added to it"
 
 
 def test_sum_with_a_tensor_of_another_shape():
     net = Net(16, 8)
     data = net.rounded("x", 4)
     row = net.rounded(net.add("MaxPool", [data], kernel_shape=[8, 8]), 4)
-    made = net.add("Add", [net.conv(data, 16, 16), row])
-    assert "another shape" in only(net, net.rounded(made, 4))
+    output = net.add("Add", [net.conv(data, 16, 16), row])
+    assert "another shape" in only(net, net.rounded(output, 4))
 
 
 def test_constant_that_changes_within_a_channel():
     net = Net(16, 8)
     numbers = net.hold(np.arange(64, dtype=np.float32).reshape(8, 8))
-    made = net.add("Add", [net.conv(net.rounded("x", 4), 16, 16), numbers])
-    assert "differs within a channel" in only(net, net.rounded(made, 4))
+    output = net.add("Add", [net.conv(net.rounded("x", 4), 16, 16), numbers])
+    assert "differs within a channel" in only(net, net.rounded(output, 4))
 
 
 def test_dense_layer_on_floats_is_no_business_of_vta():
@@ -194,5 +194,5 @@ def test_dense_layer_on_floats_is_no_business_of_vta():
 def test_dense_layer_with_a_float_result_is_named():
     net = Net(16, 1)
     flat = net.rounded(net.add("Flatten", ["x"]), 4)
-    (one,) = refused(net, net.add("Gemm", [flat, net.weights(10, 16)], transB=1))
-    assert one.layer == "dense layer 1: 1x16, 16x10 -> 1x10"
+    (refusal,) = refused(net, net.add("Gemm", [flat, net.weights(10, 16)], transB=1))
+    assert refusal.layer == "dense layer 1: 1x16, 16x10 -> 1x10"

@@ -26,15 +26,15 @@ def with_maxima(channels: int = 32, exponent: int = 4, **window):
 @pytest.mark.parametrize("window", WINDOWS)
 def test_maxima_are_the_layers(channels, window):
     module = same(*with_maxima(channels, **window))
-    assert [one.pool is not None for one in layers(module)] == [True, False]
+    assert [layer.pool is not None for layer in layers(module)] == [True, False]
     assert (calls(module, "nn.max_pool2d"), calls(module, "quantize"), calls(module, "permute_dims")) == (0, 1, 2)
 
 
 @pytest.mark.parametrize("zero", [0, -128, 90])
 def test_negative_numbers_and_padding(zero):
     net = Net(16, 5, zero=zero)
-    made = net.rounded(net.conv(net.rounded("x", 4), 16, 16, 3, strides=[2, 2], pads=[1] * 4), 4)
-    pooled = net.add("MaxPool", [made], kernel_shape=[3, 3], pads=[2, 1, 0, 1], strides=[1, 2])
+    data = net.rounded(net.conv(net.rounded("x", 4), 16, 16, 3, strides=[2, 2], pads=[1] * 4), 4)
+    pooled = net.add("MaxPool", [data], kernel_shape=[3, 3], pads=[2, 1, 0, 1], strides=[1, 2])
     (layer,) = layers(same(net, net.rounded(pooled, 4)))
     assert layer.pool.outside == (2, 1, 0, 1)
     assert layer.padding == (5, 3, 1, 3)
@@ -43,8 +43,8 @@ def test_negative_numbers_and_padding(zero):
 @pytest.mark.parametrize("zero", [0, -5])
 def test_an_image_whose_pixels_become_channels(zero):
     net = Net(3, 20, zero=zero)
-    made = net.conv(net.rounded("x", 4), 3, 16, 7, strides=[2, 2], pads=[3] * 4)
-    relu = net.rounded(net.add("Relu", [made]), 4)
+    sums = net.conv(net.rounded("x", 4), 3, 16, 7, strides=[2, 2], pads=[3] * 4)
+    relu = net.rounded(net.add("Relu", [sums]), 4)
     pooled = net.add("MaxPool", [relu], kernel_shape=[3, 3], pads=[1] * 4, strides=[2, 2])
     (layer,) = layers(same(net, net.rounded(pooled, 4)))
     assert (layer.kernel, layer.stride, layer.padding[:2], layer.pool.outside[:2]) == ((4, 4), (1, 1), (1, 1), (1, 1))
@@ -61,7 +61,7 @@ def test_an_image_whose_pixels_become_channels(zero):
 )
 def test_other_maxima_are_the_cpus(window):
     module = same(*with_maxima(**window))
-    assert all(one.pool is None for one in layers(module))
+    assert all(layer.pool is None for layer in layers(module))
     assert calls(module, "nn.max_pool2d") == 1
 
 
@@ -82,7 +82,7 @@ def test_maxima_with_other_readers_are_the_cpus():
     data = net.layer(net.rounded("x", 4), 16, 16)
     pooled = net.rounded(net.add("MaxPool", [data], **WINDOWS[0]), 4)
     module = same(net, net.layer(data, 16, 16), net.layer(pooled, 16, 16))
-    assert all(one.pool is None for one in layers(module))
+    assert all(layer.pool is None for layer in layers(module))
 
 
 def test_sums_with_a_residual_are_not_made_fewer():
@@ -91,4 +91,4 @@ def test_sums_with_a_residual_are_not_made_fewer():
     total = net.rounded(net.add("Add", [net.conv(data, 16, 16), data]), 4)
     pooled = net.add("MaxPool", [total], **WINDOWS[0])
     module = same(net, net.layer(net.rounded(pooled, 4), 16, 16))
-    assert all(one.pool is None for one in layers(module))
+    assert all(layer.pool is None for layer in layers(module))

@@ -17,8 +17,8 @@ ONES = np.ones((1, 1, 1, 1), np.int8)
 
 
 def constant(number, dtype):
-    held = relax.const(np.asarray(number, dtype), dtype)
-    return Value(None, np.shape(number), dtype, held)
+    expression = relax.const(np.asarray(number, dtype), dtype)
+    return Value(None, np.shape(number), dtype, expression)
 
 
 def quantize(scale, zero=0, dtype="int8"):
@@ -38,14 +38,14 @@ def chain(result, bias=0.0, residual=None, bounds=(), zero=0, residual_zero=0):
 
 
 @given(st.integers(-(2**24), 2**24), st.integers(-(2**20), 2**20), st.floats(0.01, 0.99), st.integers(0, 30))
-def test_bias_and_shift_round_to_nearest(products, whole, fraction, shift):
+def test_bias_and_shift_round_to_nearest(products, integer, fraction, shift):
     sums = 12
-    made = integers(chain(sums - shift, math.ldexp(whole + fraction, -sums)), ONES, sums)
-    exact = math.ldexp(products + whole + fraction, -shift)
-    found = (products + int(made.bias[0])) >> made.shift
-    assert made.shift == shift
+    result = integers(chain(sums - shift, math.ldexp(integer + fraction, -sums)), ONES, sums)
+    exact = math.ldexp(products + integer + fraction, -shift)
+    actual = (products + int(result.bias[0])) >> result.shift
+    assert result.shift == shift
     if abs(exact % 1 - 0.5) > 1e-9 or shift:  # without a shift, the sums' own fraction is half-way alone
-        assert found == np.rint(exact)
+        assert actual == np.rint(exact)
 
 
 @given(
@@ -54,12 +54,12 @@ def test_bias_and_shift_round_to_nearest(products, whole, fraction, shift):
     st.integers(-128, 127),
 )
 def test_bounds_are_those_of_the_rounded_numbers(number, bounds, zero):
-    made = integers(chain(4, bounds=bounds, zero=zero), ONES, 12)
+    result = integers(chain(4, bounds=bounds, zero=zero), ONES, 12)
     limited = number
-    for least, greatest in bounds:
-        limited = min(max(limited, least), greatest)
-    wanted = np.clip(np.rint(limited * 16) + zero, -128, 127)
-    assert np.clip(np.rint(number * 16) + zero, made.low, made.high) == wanted
+    for low, high in bounds:
+        limited = min(max(limited, low), high)
+    expected = np.clip(np.rint(limited * 16) + zero, -128, 127)
+    assert np.clip(np.rint(number * 16) + zero, result.low, result.high) == expected
 
 
 BYTES = st.integers(-128, 127)
@@ -78,12 +78,12 @@ def test_zero_points_go_into_the_bias(data, weights, zeros, added, residual_shif
     of_data, of_residual, of_result = zeros
     weights = np.array(weights, np.int8).reshape(1, 3, 1, 1)
     link = chain(12 - shift, math.ldexp(37.25, -12), 12 - residual_shift, zero=of_result, residual_zero=of_residual)
-    made = integers(link, weights, 12, of_data)
+    result = integers(link, weights, 12, of_data)
     products = weights.ravel().astype(int)
-    found = (int(np.dot(data, products)) + (added << residual_shift) + int(made.bias[0])) >> made.shift
+    actual = (int(np.dot(data, products)) + (added << residual_shift) + int(result.bias[0])) >> result.shift
     sums = np.dot(np.array(data) - of_data, products) + ((added - of_residual) << residual_shift) + 37.25
-    assert found == np.rint(sums / 2**shift) + of_result or shift == 0
-    assert shift or found == np.floor(sums) + of_result
+    assert actual == np.rint(sums / 2**shift) + of_result or shift == 0
+    assert shift or actual == np.floor(sums) + of_result
 
 
 @pytest.mark.parametrize(("residual", "shift"), [(12, 0), (4, 8), (-3, 15)])
@@ -92,7 +92,7 @@ def test_shift_of_a_residual(residual, shift):
 
 
 @pytest.mark.parametrize(
-    ("made", "cause"),
+    ("link", "cause"),
     [
         (chain(13), "shifted right by -1 bits"),
         (chain(-19), "shifted right by 31 bits"),
@@ -105,15 +105,15 @@ def test_shift_of_a_residual(residual, shift):
         (chain(-13, zero=-128), "int32 ends at"),
     ],
 )
-def test_what_does_not_fit_is_refused(made, cause):
+def test_what_does_not_fit_is_refused(link, cause):
     with pytest.raises(UnfitError, match=cause):
-        integers(made, ONES, 12)
+        integers(link, ONES, 12)
 
 
-@pytest.mark.parametrize(("scale", "wanted"), [(1.0, 0), (0.125, 3), (4.0, -2), ([0.5, 0.5], 1), (2.0**-140, 140)])
-def test_exponent_of_a_scale(scale, wanted):
-    assert grid(quantize(scale), "it") == ByteGrid(wanted)
-    assert grid(dequantize(scale, -9), "it") == ByteGrid(wanted, -9)
+@pytest.mark.parametrize(("scale", "exponent"), [(1.0, 0), (0.125, 3), (4.0, -2), ([0.5, 0.5], 1), (2.0**-140, 140)])
+def test_exponent_of_a_scale(scale, exponent):
+    assert grid(quantize(scale), "it") == ByteGrid(exponent)
+    assert grid(dequantize(scale, -9), "it") == ByteGrid(exponent, -9)
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,9 @@ def test_layers_behind_each_other():
 
 def test_results_of_the_network_and_what_the_cpu_reads_leave_it():
     net = Net(16, 8)
-    shown = net.layer(net.rounded("x", 4), 16, 16)
-    pooled = net.rounded(net.add("MaxPool", [shown], kernel_shape=[3, 3], pads=[1] * 4), 4)
-    module = same(net, shown, net.layer(net.layer(pooled, 16, 16), 16, 16))
+    output = net.layer(net.rounded("x", 4), 16, 16)
+    pooled = net.rounded(net.add("MaxPool", [output], kernel_shape=[3, 3], pads=[1] * 4), 4)
+    module = same(net, output, net.layer(net.layer(pooled, 16, 16), 16, 16))
     assert bits(module) == [0, Y, X]
 
 
@@ -36,4 +36,4 @@ def test_a_network_of_one_layer_says_nothing():
     net = Net(16, 8)
     module = same(net, net.layer(net.rounded("x", 4), 16, 16))
     assert bits(module) == [0]
-    assert not [one for one in module.functions.values() if RESIDENT in (one.attrs or {})]
+    assert not [function for function in module.functions.values() if RESIDENT in (function.attrs or {})]

@@ -29,7 +29,7 @@ def _array(*shape: int) -> Any:
 
 
 def test_the_greatest() -> None:
-    nodes = [One("MaxPool", [_IMAGE], one) for one in _WINDOWS]
+    nodes = [One("MaxPool", [_IMAGE], window) for window in _WINDOWS]
     nodes += [One("MaxPool", [(_IMAGE * 50).astype(kind)], _WINDOWS[0]) for kind in ("uint8", "int8")]
     agree([*nodes, One("MaxPool", [_array(1, 2, 9)], _LINE), One("MaxPool", [_array(1, 2, 5, 6, 7)], _SPACE)], 18)
 
@@ -37,41 +37,41 @@ def test_the_greatest() -> None:
 @pytest.mark.parametrize("storage_order", [0, 1])
 def test_where_the_greatest_are(storage_order: int) -> None:
     chosen = [_WINDOWS[0], _WINDOWS[1], _WINDOWS[3]]
-    both, equal = (True, True), np.round(_IMAGE)  # of equal elements, the first
+    outputs, equal = (True, True), np.round(_IMAGE)  # of equal elements, the first
     nodes = [
-        One("MaxPool", [data], one | {"storage_order": storage_order}, outputs=both)
-        for one, data in zip(chosen, (_IMAGE, equal, _IMAGE), strict=True)
+        One("MaxPool", [data], window | {"storage_order": storage_order}, outputs=outputs)
+        for window, data in zip(chosen, (_IMAGE, equal, _IMAGE), strict=True)
     ]
-    agree([*nodes, One("MaxPool", [_array(1, 2, 9)], _LINE, outputs=both)], 18)
+    agree([*nodes, One("MaxPool", [_array(1, 2, 9)], _LINE, outputs=outputs)], 18)
 
 
 @pytest.mark.parametrize("count_include_pad", [0, 1])
 def test_means(count_include_pad: int) -> None:
     padded = {"count_include_pad": count_include_pad}
-    nodes = [One("AveragePool", [_IMAGE], one | padded) for one in _WINDOWS]
+    nodes = [One("AveragePool", [_IMAGE], window | padded) for window in _WINDOWS]
     nodes += [One("AveragePool", [_array(1, 2, 9)], _LINE), One("AveragePool", [_array(1, 2, 5, 6, 7)], _SPACE)]
     agree(nodes, 22)
 
 
 @pytest.mark.parametrize("power", [1, 2, 3])
 def test_norms(power: int) -> None:
-    nodes = [One("LpPool", [_IMAGE], one | {"p": power}) for one in _WINDOWS]
+    nodes = [One("LpPool", [_IMAGE], window | {"p": power}) for window in _WINDOWS]
     agree([*nodes, One("GlobalLpPool", [_IMAGE], {"p": power})], 18)
 
 
 def test_all_of_a_channel() -> None:
     images = (_IMAGE, _array(1, 2, 9), _array(1, 2, 3, 4, 5))
-    agree([One(name, [one]) for name in ("GlobalMaxPool", "GlobalAveragePool") for one in images], 18)
+    agree([One(name, [image]) for name in ("GlobalMaxPool", "GlobalAveragePool") for image in images], 18)
 
 
 def test_the_greatest_go_back() -> None:
-    values, places = _array(1, 1, 2, 2), np.array([[[[5, 7], [13, 15]]]], np.int64)
+    values, indices = _array(1, 1, 2, 2), np.array([[[[5, 7], [13, 15]]]], np.int64)
     how = {"kernel_shape": [2, 2], "strides": [2, 2]}
     agree(
         [
-            One("MaxUnpool", [values, places], how, given=2),
-            One("MaxUnpool", [values, places, np.array([1, 1, 4, 4], np.int64)], how, given=2),
-            One("MaxUnpool", [values, places], {**how, "kernel_shape": [3, 3], "pads": [0, 0, 1, 0]}, given=2),
+            One("MaxUnpool", [values, indices], how, given=2),
+            One("MaxUnpool", [values, indices, np.array([1, 1, 4, 4], np.int64)], how, given=2),
+            One("MaxUnpool", [values, indices], {**how, "kernel_shape": [3, 3], "pads": [0, 0, 1, 0]}, given=2),
         ],
         18,
     )
@@ -80,7 +80,7 @@ def test_the_greatest_go_back() -> None:
 def test_local_normalization() -> None:
     how = {"alpha": 0.1, "beta": 0.7, "bias": 2.0}
     images = (_IMAGE, _array(1, 7, 4, 4))
-    agree([One("LRN", [one], {**how, "size": size}) for one in images for size in (3, 5)], 18)
+    agree([One("LRN", [image], {**how, "size": size}) for image in images for size in (3, 5)], 18)
 
 
 def test_columns() -> None:

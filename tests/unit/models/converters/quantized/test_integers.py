@@ -11,8 +11,8 @@ from tests.support.operator_cases import RIGHT, cases, judged
 
 def whole(*shape, dtype="uint8", seed=0):
     # ONNX Runtime limits sums of two products to 16 bits on processors without VNNI: 2 * 255 * 64 is within.
-    least, most = (-64, 63) if dtype == "int8" else (0, 255)
-    return np.asarray(np.random.default_rng(seed).integers(least, most, shape, dtype, endpoint=True))
+    lowest, highest = (-64, 63) if dtype == "int8" else (0, 255)
+    return np.asarray(np.random.default_rng(seed).integers(lowest, highest, shape, dtype, endpoint=True))
 
 
 @pytest.mark.parametrize("input_count", [1, 4])

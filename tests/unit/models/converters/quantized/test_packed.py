@@ -29,10 +29,10 @@ def product(bits: int, block: int, rows: int, sizes: tuple[int, int], /, *rest: 
     """Return a MatMulNBits of random weights; `sizes` are inputs and outputs."""
     inputs, outputs = sizes
     blocks = -(-inputs // block)
-    data, held = numbers(rows, inputs), some_bytes(outputs, blocks, block * bits // 8)
+    data, weights = numbers(rows, inputs), some_bytes(outputs, blocks, block * bits // 8)
     scales = numbers(outputs * blocks) / (1 << bits)
     about = {"K": inputs, "N": outputs, "bits": bits, "block_size": block, **attributes}
-    return One("MatMulNBits", [data, held, scales, *rest], about, 1, (True,), "com.microsoft")
+    return One("MatMulNBits", [data, weights, scales, *rest], about, 1, (True,), "com.microsoft")
 
 
 def test_each_size_of_a_block() -> None:
@@ -67,10 +67,10 @@ def test_inputs_that_do_not_fill_their_last_block() -> None:
 
 
 def test_data_of_several_axes_and_of_half_precision() -> None:
-    given = product(4, 16, 1, (32, 6))
-    cube = One(given.operator, [numbers(2, 3, 32), *given.inputs[1:]], given.attributes, 1, (True,), "com.microsoft")
-    halves = [numbers(2, 32, dtype="float16"), given.inputs[1], given.inputs[2].astype(np.float16)]
-    agree([cube, One(given.operator, halves, given.attributes, 1, (True,), "com.microsoft")], rtol=1e-4, atol=1e-4)
+    layer = product(4, 16, 1, (32, 6))
+    cube = One(layer.operator, [numbers(2, 3, 32), *layer.inputs[1:]], layer.attributes, 1, (True,), "com.microsoft")
+    halves = [numbers(2, 32, dtype="float16"), layer.inputs[1], layer.inputs[2].astype(np.float16)]
+    agree([cube, One(layer.operator, halves, layer.attributes, 1, (True,), "com.microsoft")], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -89,7 +89,7 @@ def test_data_is_rounded_where_the_file_allows_it(bits: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "reason"),
+    ("layer", "reason"),
     [
         (product(4, 16, 1, (16, 6), None, np.zeros(16, np.int32)), "g_idx"),
         (product(4, 16, 1, (16, 6), weight_prepacked=1), "weight_prepacked"),
@@ -98,8 +98,8 @@ def test_data_is_rounded_where_the_file_allows_it(bits: int) -> None:
     ],
     ids=["order", "order of their own", "bits", "sizes"],
 )
-def test_what_is_refused(given: One, reason: str) -> None:
-    fault = refusal(given)
+def test_what_is_refused(layer: One, reason: str) -> None:
+    fault = refusal(layer)
     assert fault.message == "com.microsoft.MatMulNBits node 'n0' cannot be compiled"
     assert reason in fault.details
 
@@ -120,8 +120,8 @@ def test_dequantize_linear_in_blocks(kind: str, axis: int) -> None:
         node("Gemm", ["x", "v", "bias"], ["h"], transB=1) if axis else node("MatMul", ["x", "v"], ["h"]),
         node("Relu", ["h"], ["y"]),
     ]
-    held = {"scales": numbers(*shapes[1]), "bias": numbers(10)}
-    proto = nets.model(nodes, [value("x", (3, 48))], [value("y", (3, 10))], held, opset=21)
+    constants = {"scales": numbers(*shapes[1]), "bias": numbers(10)}
+    proto = nets.model(nodes, [value("x", (3, 48))], [value("y", (3, 10))], constants, opset=21)
     proto.graph.initializer.extend([whole("w", shapes[0]), whole("zeros", shapes[1])])
     proto.ir_version = 10
     agree_model(proto, [numbers(3, 48)], rtol=1e-4, atol=1e-3)
@@ -138,23 +138,23 @@ def test_filters_of_1x1_in_blocks(kind: str, pixels: int) -> None:
         node("Add", ["h", "z"], ["a"]),
         node("Relu", ["a"], ["y"]),
     ]
-    held = {"scales": numbers(10, 3, 1, 1), "bias": numbers(10)}
+    constants = {"scales": numbers(10, 3, 1, 1), "bias": numbers(10)}
     shapes = [(2, 48, pixels, pixels), (2, 10, pixels, pixels)]
     inputs = [value("x", shapes[0]), value("z", shapes[1])]
-    proto = nets.model(nodes, inputs, [value("y", shapes[1])], held, opset=21)
+    proto = nets.model(nodes, inputs, [value("y", shapes[1])], constants, opset=21)
     for name, shape in (("w", (10, 48, 1, 1)), ("zeros", (10, 3, 1, 1))):
-        given = _RNG.integers(-limit, limit, shape).reshape(-1)
-        proto.graph.initializer.append(helper.make_tensor(name, getattr(TensorProto, kind), shape, given))
+        elements = _RNG.integers(-limit, limit, shape).reshape(-1)
+        proto.graph.initializer.append(helper.make_tensor(name, getattr(TensorProto, kind), shape, elements))
     proto.ir_version = 10
     agree_model(proto, [numbers(*shape) for shape in shapes], rtol=1e-4, atol=1e-3)
 
 
 def test_the_numbers_of_weights() -> None:
-    held = packed.PackedWeights(
+    weights = packed.PackedWeights(
         np.array([[1, -2, 3]], np.int8), np.array([[0.5, 2]], np.float32), np.array([[1, 4]], np.float32), 2
     )
-    np.testing.assert_array_equal(held.unpacked(), [[0, -1.5, -2]])
-    assert held.bits == 4
-    again = packed.of_arrays(held.arrays, 2)
-    np.testing.assert_array_equal(again.unpacked(), held.unpacked())
-    assert packed.PackedWeights(np.array([[8]], np.int8), held.scales, None, 1).bits == 8
+    np.testing.assert_array_equal(weights.unpacked(), [[0, -1.5, -2]])
+    assert weights.bits == 4
+    again = packed.of_arrays(weights.arrays, 2)
+    np.testing.assert_array_equal(again.unpacked(), weights.unpacked())
+    assert packed.PackedWeights(np.array([[8]], np.int8), weights.scales, None, 1).bits == 8

@@ -18,8 +18,8 @@ S = [np.array(0.02, np.float32), np.array(-5, np.int8)]
 
 def whole(*shape, dtype="uint8", seed=0):
     # ONNX Runtime limits sums of two products to 16 bits on processors without VNNI: 2 * 255 * 64 is within.
-    least, most = (-64, 63) if dtype == "int8" else (0, 255)
-    return np.random.default_rng(seed).integers(least, most, shape, dtype, endpoint=True)
+    lowest, highest = (-64, 63) if dtype == "int8" else (0, 255)
+    return np.random.default_rng(seed).integers(lowest, highest, shape, dtype, endpoint=True)
 
 
 def along(count, *, seed=1):

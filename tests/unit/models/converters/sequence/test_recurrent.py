@@ -196,7 +196,7 @@ def test_batch_first_is_time_first_transposed():
 def test_any_sizes_and_attributes(data):
     def one():
         operator = data.draw(st.sampled_from(sorted(GATES)))
-        sizes = data.draw(st.tuples(*[st.integers(1, most) for most in (6, 5, 9, 40)]))
+        sizes = data.draw(st.tuples(*[st.integers(1, limit) for limit in (6, 5, 9, 40)]))
         lengths = st.none() | st.lists(st.integers(1, sizes[0]), min_size=sizes[1], max_size=sizes[1])
         flags = {name: data.draw(st.booleans()) for name in ("bias", "states")}
         if operator == "LSTM":

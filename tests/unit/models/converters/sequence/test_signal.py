@@ -25,12 +25,14 @@ def _number(value: float, dtype: str = "int64") -> Any:
 
 @pytest.mark.parametrize("inverse", [0, 1])
 def test_transforms(inverse: int) -> None:
-    both = {"inverse": inverse}
+    attributes = {"inverse": inverse}
     real, complex_ = _array(2, 15, 4, 1), _array(2, 15, 4, 2)
     lengths = [None, _number(12), _number(20)]
-    agree([One("DFT", [signal, length], both) for signal in (real, complex_) for length in lengths], 17, atol=1e-4)
     agree(
-        [One("DFT", [signal, None, _number(axis)], both) for signal in (real, complex_) for axis in (1, -2)],
+        [One("DFT", [signal, length], attributes) for signal in (real, complex_) for length in lengths], 17, atol=1e-4
+    )
+    agree(
+        [One("DFT", [signal, None, _number(axis)], attributes) for signal in (real, complex_) for axis in (1, -2)],
         20,
         atol=1e-4,
     )

@@ -72,7 +72,7 @@ def test_addresses():
 
 
 @pytest.mark.parametrize(
-    ("address", "access", "said"),
+    ("address", "access", "message"),
     [
         ("dask://10.0.0.7", Access(), "is another machine, and the connection would be without TLS"),
         ("tcp://10.0.0.7", Access(), "is another machine, and the connection would be without TLS"),
@@ -82,8 +82,8 @@ def test_addresses():
         ("tls://127.0.0.1", SECRET, "cannot be used: .*No such file"),
     ],
 )
-def test_what_is_not_safe_is_refused_before_anybody_is_asked(address, access, said):
-    with pytest.raises(InputError, match=said), parse(address, access).client():
+def test_what_is_not_safe_is_refused_before_anybody_is_asked(address, access, message):
+    with pytest.raises(InputError, match=message), parse(address, access).client():
         raise AssertionError("there is no scheduler")
 
 
@@ -108,12 +108,12 @@ GOOD = {"worker": "w", "objects": [OBJECT], "seconds": 1.0}
 
 
 def test_an_answer():
-    found = crew.read_answer(GOOD, "x86_64-linux-gnu")
-    assert found == crew.Answer("w", (OBJECT,), 1.0)
+    answer = crew.read_answer(GOOD, "x86_64-linux-gnu")
+    assert answer == crew.Answer("w", (OBJECT,), 1.0)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"objects": ()}, "not a valid answer"),
         ({"extra": 1}, "not a valid answer"),
@@ -129,13 +129,13 @@ def test_an_answer():
         ({"objects": [OBJECT + bytes(65 << 20)]}, "more than 64 MiB"),
     ],
 )
-def test_what_is_no_answer(wrong, said):
-    assert said in crew.read_answer({**GOOD, **wrong}, "x86_64-linux-gnu")
+def test_what_is_no_answer(wrong, message):
+    assert message in crew.read_answer({**GOOD, **wrong}, "x86_64-linux-gnu")
 
 
-@pytest.mark.parametrize("found", [None, [], "objects", {}, {"objects": [OBJECT]}])
-def test_what_is_nothing_like_an_answer(found):
-    assert crew.read_answer(found, "x86_64-linux-gnu") == "it is not a valid answer"
+@pytest.mark.parametrize("answer", [None, [], "objects", {}, {"objects": [OBJECT]}])
+def test_what_is_nothing_like_an_answer(answer):
+    assert crew.read_answer(answer, "x86_64-linux-gnu") == "it is not a valid answer"
 
 
 # --- a cluster -------------------------------------------------------------------------------------------------------
@@ -145,8 +145,8 @@ def test_what_is_nothing_like_an_answer(found):
 def running(tmp_path_factory):
     """A scheduler that asks for TLS."""
     folder = tmp_path_factory.mktemp("cluster")
-    with builders.cluster(folder, 0, builders.certificates(folder)) as one:
-        yield one
+    with builders.cluster(folder, 0, builders.certificates(folder)) as scheduler:
+        yield scheduler
 
 
 @pytest.fixture
@@ -159,10 +159,12 @@ def cluster(running):
 
 
 @contextlib.contextmanager
-def opened(cluster, folder: Path, said: list[str], timeout_s: float = 60.0, triple: str = TRIPLE) -> Iterator[Builder]:
-    hire = partial(DaskCrew, parse(cluster.option, Access(*map(Path, cluster.tls[1::2]))), triple, said.append)
-    with Builder(TARGET, CROSS, folder, timeout_s=timeout_s, hire=hire) as one:
-        yield one
+def opened(
+    cluster, folder: Path, messages: list[str], timeout_s: float = 60.0, triple: str = TRIPLE
+) -> Iterator[Builder]:
+    hire = partial(DaskCrew, parse(cluster.option, Access(*map(Path, cluster.tls[1::2]))), triple, messages.append)
+    with Builder(TARGET, CROSS, folder, timeout_s=timeout_s, hire=hire) as builder:
+        yield builder
 
 
 def counted(builder: Builder) -> dict[str, int]:
@@ -170,14 +172,14 @@ def counted(builder: Builder) -> dict[str, int]:
 
 
 def contents(built) -> list[bytes | str]:
-    return [one.library.read_bytes() if one.library else one.error for one in built]
+    return [candidate.library.read_bytes() if candidate.library else candidate.error for candidate in built]
 
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory):
     """What this machine makes of the candidates that most tests build."""
-    with Builder(TARGET, CROSS, tmp_path_factory.mktemp("here"), workers=1, timeout_s=120.0) as one:
-        return contents(one.build(candidates()))
+    with Builder(TARGET, CROSS, tmp_path_factory.mktemp("here"), workers=1, timeout_s=120.0) as builder:
+        return contents(builder.build(candidates()))
 
 
 def candidates() -> list[tvm.IRModule]:
@@ -186,19 +188,19 @@ def candidates() -> list[tvm.IRModule]:
 
 def test_the_same_bytes_from_any_number_of_workers(cluster, here, tmp_path):
     """One that joins later takes the place of one that went, and those of other versions do not."""
-    said: list[str] = []
+    messages: list[str] = []
     [first] = cluster.workers
-    with opened(cluster, tmp_path / "made", said) as one:
-        built = one.build(candidates())
+    with opened(cluster, tmp_path / "made", messages) as builder:
+        built = builder.build(candidates())
         assert contents(built) == here
         assert is_right(built[0].library)
         assert all(item.seconds > 0 for item in built)
-        assert sum(counted(one).values()) == len(here)
-        assert (len(one.rows), one.worker_pids) == (1, ())
-        [seen] = survey(parse(cluster.option, Access(*map(Path, cluster.tls[1::2]))))
-        assert (seen.name, seen.processes, seen.candidates, seen.refused) == (
-            one.rows[0].name,
-            one.rows[0].processes,
+        assert sum(counted(builder).values()) == len(here)
+        assert (len(builder.rows), builder.worker_pids) == (1, ())
+        [surveyed] = survey(parse(cluster.option, Access(*map(Path, cluster.tls[1::2]))))
+        assert (surveyed.name, surveyed.processes, surveyed.candidates, surveyed.refused) == (
+            builder.rows[0].name,
+            builder.rows[0].processes,
             0,
             "",
         )
@@ -206,25 +208,27 @@ def test_the_same_bytes_from_any_number_of_workers(cluster, here, tmp_path):
         cluster.start(preload=preload(tmp_path / "old.py", "identity = lambda: {**found, 'ziglang': '0.9'}"))
         cluster.start(preload=preload(tmp_path / "bare.py", "", "sys.modules['toolchain'] = None"))
         cluster.start()
-        builders.until(lambda: len(one.rows) == 4, "all have come")
-        assert contents(one.build(candidates())) == here
+        builders.until(lambda: len(builder.rows) == 4, "all have come")
+        assert contents(builder.build(candidates())) == here
         cluster.end([first])
-        builders.until(lambda: any(line.endswith("gone") for line in said), "its end is known")
-        assert contents(one.build(candidates())) == here
-        [late] = [row for row in one.rows if row.processes]
+        builders.until(lambda: any(line.endswith("gone") for line in messages), "its end is known")
+        assert contents(builder.build(candidates())) == here
+        [late] = [row for row in builder.rows if row.processes]
         assert late.candidates >= len(here)
-        refused = sorted(row.note for row in one.rows if "refused" in row.note)
+        refused = sorted(row.note for row in builder.rows if "refused" in row.note)
         files_of_tls = zip(("--builders-ca", "--builders-cert", "--builders-key"), cluster.tls[1::2], strict=True)
         status = toolchain("farm", "status", "--builders", cluster.option, *chain(*files_of_tls), "--json")
         assert status.code == 0, status.err
-        told = sorted(found["refused"] for found in json.loads(status.out)["builders"])
-        assert told == ["", *(note.removeprefix("refused: ") for note in refused)]
-    builders.until(lambda: not any(psutil.Process(one.pid).children() for one in cluster.workers), "no process stays")
+        notes = sorted(row["refused"] for row in json.loads(status.out)["builders"])
+        assert notes == ["", *(note.removeprefix("refused: ") for note in refused)]
+    builders.until(
+        lambda: not any(psutil.Process(worker.pid).children() for worker in cluster.workers), "no process stays"
+    )
     cluster.end()
     assert len(refused) == 2
     assert refused[0].startswith("refused: it has no toolchain that compiles for others")
     assert refused[1] == f"refused: ziglang 0.9 there, {member.identity()['ziglang']} here"
-    assert sum("warning: builder tls://127.0.0.1:" in line for line in said) == 2
+    assert sum("warning: builder tls://127.0.0.1:" in line for line in messages) == 2
     assert list((tmp_path / "made").iterdir()) == []
 
 
@@ -246,8 +250,8 @@ class LibraryMeasures:
 
     def submit(self, trial: Trial) -> Future[Measured]:
         self._on_trial()
-        latencies = [1e-5 + int(files.sha256_file(one.library), 16) % 1000 * 1e-8 for one in (trial, *trial.rivals)]
-        first, *others = [tuple(one * (1 + turn / 10) for turn in range(TURNS)) for one in latencies]
+        latencies = [1e-5 + int(files.sha256_file(entry.library), 16) % 1000 * 1e-8 for entry in (trial, *trial.rivals)]
+        first, *others = [tuple(latency * (1 + turn / 10) for turn in range(TURNS)) for latency in latencies]
         future: Future[Measured] = Future()
         future.set_result(Measured(first, board="formula", rivals_s=tuple(others)))
         return future
@@ -257,10 +261,10 @@ def tuned(records: Path, builder, on_trial=lambda: None) -> bytes:
     """Tune a network by that measure; return its file of records."""
     kind = board.load("local").resolved()
     backend = backend_of(kind, backend_of(kind).template_names)
-    found = tasks.extract(backend.lower(importer.import_model(source.load("mlp")).module), backend)
+    kernels = tasks.extract(backend.lower(importer.import_model(source.load("mlp")).module), backend)
     with builder(backend) as builds:
         run.Tuning(
-            found[:2],
+            kernels[:2],
             backend,
             Key.of(target_table(backend.target)),
             file=RecordFile(records),
@@ -286,14 +290,14 @@ def test_the_same_records_while_a_third_of_the_workers_is_killed(cluster, tmp_pa
     @contextlib.contextmanager
     def there(backend):
         hire = partial(DaskCrew, parse(cluster.option, Access(*map(Path, cluster.tls[1::2]))), TRIPLE, rows.append)
-        with Builder(backend.target, CROSS, tmp_path / "there", timeout_s=60.0, hire=hire) as one:
-            yield one
-            rows.append(counted(one))
+        with Builder(backend.target, CROSS, tmp_path / "there", timeout_s=60.0, hire=hire) as builder:
+            yield builder
+            rows.append(counted(builder))
 
-    found = tuned(tmp_path / "there.jsonl", there, kill)
-    cluster.workers = [one for one in cluster.workers if one.poll() is None]
+    remote = tuned(tmp_path / "there.jsonl", there, kill)
+    cluster.workers = [worker for worker in cluster.workers if worker.poll() is None]
     local = tuned(tmp_path / "here.jsonl", lambda backend: Builder(backend.target, CROSS, tmp_path / "here", workers=1))
-    assert found == local, f"killed at trial {moment}"
+    assert remote == local, f"killed at trial {moment}"
     assert len(RecordFile(tmp_path / "here.jsonl").read().trials) >= 16
     assert sum(rows[-1].values()) >= 16
 
@@ -301,42 +305,44 @@ def test_the_same_records_while_a_third_of_the_workers_is_killed(cluster, tmp_pa
 def test_the_command(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(tune, "MeasurePool", partial(MeasurePool, rules=Rules(slower=100.0, hot_c=1000.0)))
     ca, cert, key = cluster.tls[1::2]
-    words = ("mlp", "--without", "all", "--op", "matmul", "--tuner", "random", "--trials", 8, "--json")
-    words += ("--number", 1, "--repeat", 1, "--min-repeat-ms", 0, "--no-compare", "--records", tmp_path / "R.jsonl")
-    words += ("--builders", cluster.address, "--builders-ca", ca, "--builders-cert", cert, "--builders-key", key)
-    seen = toolchain("tune", *words)
-    assert seen.code == 0, seen.err
-    report = json.loads(seen.out)
+    arguments = ("mlp", "--without", "all", "--op", "matmul", "--tuner", "random", "--trials", 8, "--json")
+    arguments += ("--number", 1, "--repeat", 1, "--min-repeat-ms", 0, "--no-compare", "--records", tmp_path / "R.jsonl")
+    arguments += ("--builders", cluster.address, "--builders-ca", ca, "--builders-cert", cert, "--builders-key", key)
+    outcome = toolchain("tune", *arguments)
+    assert outcome.code == 0, outcome.err
+    report = json.loads(outcome.out)
     assert report["trials"]["total"] == 8
     assert sum(row["candidates"] for row in report["builders"]) >= 8, "and those of the finals"
     assert [(row["processes"], row["note"]) for row in report["builders"]] == [(1, "")]
-    assert all(f"builder {row['name']}: 1 at a time" in seen.err for row in report["builders"])
-    assert "distributed" not in seen.err, "Dask prints nothing of its own"
+    assert all(f"builder {row['name']}: 1 at a time" in outcome.err for row in report["builders"])
+    assert "distributed" not in outcome.err, "Dask prints nothing of its own"
 
 
 def test_what_nobody_there_does_is_done_here(cluster, here, tmp_path, monkeypatch):
     """A process of the compiler hangs, then the whole worker, then it is killed; one candidate compiles nowhere."""
     monkeypatch.setattr(crew, "_processors", lambda: 1)
-    said: list[str] = []
+    messages: list[str] = []
     [worker] = cluster.workers
-    with opened(cluster, tmp_path, said, timeout_s=6.0) as one:
-        assert contents(one.build(candidates())) == here
+    with opened(cluster, tmp_path, messages, timeout_s=6.0) as builder:
+        assert contents(builder.build(candidates())) == here
         [process] = psutil.Process(worker.pid).children()
         process.suspend()
-        assert contents(one.build(candidates())) == here
-        assert [row.note for row in one.rows] == ["", "1 failed there"]
-        assert one.build([on_a_gpu()])[0].error == "InternalError: not implemented"
-        assert one.rows[-1].note == "2 failed there"
+        assert contents(builder.build(candidates())) == here
+        assert [row.note for row in builder.rows] == ["", "1 failed there"]
+        assert builder.build([on_a_gpu()])[0].error == "InternalError: not implemented"
+        assert builder.rows[-1].note == "2 failed there"
 
         monkeypatch.setattr(crew, "_SILENCE_S", 1.0)  # not before: by then TVM is loaded there
         os.kill(worker.pid, signal.SIGSTOP)
-        assert contents(one.build(candidates())) == here
-        assert any("refused from now on: it does not answer" in line for line in said)
+        assert contents(builder.build(candidates())) == here
+        assert any("refused from now on: it does not answer" in line for line in messages)
 
         cluster.end()
-        builders.until(lambda: any(line.endswith("gone") for line in said), "its end is known")
-        assert contents(one.build(candidates())) == here
-    assert {"lost", "without a builder"} <= {word.lstrip("0123456789 ") for word in one.rows[-1].note.split(",")}
+        builders.until(lambda: any(line.endswith("gone") for line in messages), "its end is known")
+        assert contents(builder.build(candidates())) == here
+    assert {"lost", "without a builder"} <= {
+        remark.lstrip("0123456789 ") for remark in builder.rows[-1].note.split(",")
+    }
 
 
 def test_a_worker_that_lies_is_asked_no_more(cluster, here, tmp_path, monkeypatch):
@@ -345,10 +351,10 @@ def test_a_worker_that_lies_is_asked_no_more(cluster, here, tmp_path, monkeypatc
     cluster.end()
     cluster.start(preload=preload(tmp_path / "lie.py", f"compile_candidate = lambda *job: {lie!r}"))
     cluster.await_workers(1)
-    said: list[str] = []
-    with opened(cluster, tmp_path / "made", said) as one:
-        assert contents(one.build(candidates())) == here
-        [row, mine] = one.rows
+    messages: list[str] = []
+    with opened(cluster, tmp_path / "made", messages) as builder:
+        assert contents(builder.build(candidates())) == here
+        [row, mine] = builder.rows
     assert row.note == f"refused: a wrong answer: its objects are not for {TRIPLE}"
     assert (row.candidates, mine.candidates) == (0, len(here))
     cluster.end()
@@ -380,13 +386,13 @@ def test_without_a_certificate_nobody_is_let_in(running, monkeypatch):
 def test_processes_end_when_nothing_comes_and_come_back(tmp_path, monkeypatch):
     """A client that was killed leaves nothing running."""
     monkeypatch.setattr(member, "_IDLE_S", 0.1)
-    one = member.Member(str(tvm.ir.save_json(TARGET)))
-    one.setup(SimpleNamespace(address="tcp://x", state=SimpleNamespace(nthreads=1), local_directory=str(tmp_path)))
-    pids = one._crew.pids if one._crew else ()  # none if it was quicker
+    worker = member.Member(str(tvm.ir.save_json(TARGET)))
+    worker.setup(SimpleNamespace(address="tcp://x", state=SimpleNamespace(nthreads=1), local_directory=str(tmp_path)))
+    pids = worker._crew.pids if worker._crew else ()  # none if it was quicker
     builders.until(lambda: not any(map(psutil.pid_exists, pids)), "they have ended")
-    with one._running_crew() as own:
-        [pid] = own.pids
+    with worker._running_crew() as running_crew:
+        [pid] = running_crew.pids
         assert psutil.pid_exists(pid)
-    one.teardown(None)
+    worker.teardown(None)
     assert not psutil.pid_exists(pid)
     assert list(tmp_path.iterdir()) == []

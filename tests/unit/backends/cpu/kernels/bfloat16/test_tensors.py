@@ -26,25 +26,29 @@ def rounded(numbers):
     return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
 
 
-def in_memory(array, place):
+def in_memory(array, activation):
     """Return an NCHW array as the buffer of a place: in pairs, or as it is."""
-    buffer = cpu_kernels.blocked(array, replace(place, dtype="float32"), filler=3.0)
-    if place.dtype != BFLOAT16:
+    buffer = cpu_kernels.blocked(array, replace(activation, dtype="float32"), filler=3.0)
+    if activation.dtype != BFLOAT16:
         return buffer
     return (rounded(buffer).view(np.uint32) >> 16).astype(np.uint16).view(np.int32)
 
 
 def result_of(layer, kind, arguments):
     """Run the likely fastest kernel of a layer; returns NCHW, after looking that nothing else was written."""
-    place, is_paired = layer.out, layer.out.dtype == BFLOAT16
-    before = np.full(place.shape, UNTOUCHED if is_paired else 77, np.int32 if is_paired else np.float32)
+    activation, is_paired = layer.out, layer.out.dtype == BFLOAT16
+    before = np.full(activation.shape, UNTOUCHED if is_paired else 77, np.int32 if is_paired else np.float32)
     function = emit.portable(kernels.kernel(layer, kind, kernels.default(layer, kind)))
     buffer = cpu_kernels.run(function, arguments, before)
-    others = [block for block in range(buffer.shape[1]) if not place.first <= block < place.first + place.blocks]
+    others = [
+        block
+        for block in range(buffer.shape[1])
+        if not activation.first <= block < activation.first + activation.blocks
+    ]
     assert (buffer[:, others] == before[:, others]).all()
     if is_paired:
         buffer = (buffer.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-    return cpu_kernels.unblocked(buffer, place)
+    return cpu_kernels.unblocked(buffer, activation)
 
 
 def in_pairs(activation):
@@ -55,8 +59,8 @@ def in_pairs(activation):
 def paired(layer):
     """Return a layer all of whose blocked tensors are in bfloat16."""
     epilogue = tuple(replace(op, other=in_pairs(op.other)) if op.other else op for op in layer.epilogue)
-    places = {name: getattr(layer, name) for name in ("data", "out")}
-    return replace(layer, epilogue=epilogue, **{k: in_pairs(v) if v.lanes > 1 else v for k, v in places.items()})
+    activations = {name: getattr(layer, name) for name in ("data", "out")}
+    return replace(layer, epilogue=epilogue, **{k: in_pairs(v) if v.lanes > 1 else v for k, v in activations.items()})
 
 
 # --- convolutions ----------------------------------------------------------------------------------------------
@@ -81,16 +85,19 @@ def test_convolutions(name, epilogue, kind):
     layer = replace(paired(exact), bfloat16=in_bfloat16)
     inputs = cpu_kernels.inputs_of(exact)
     choice = kernels.default(layer, kind)
-    given = [in_memory(inputs.data, layer.data), kernels.pack(layer, kind, choice, inputs.weights)]
-    given.append(cpu_kernels.by_channel(inputs.bias, layer.out))
+    arguments = [in_memory(inputs.data, layer.data), kernels.pack(layer, kind, choice, inputs.weights)]
+    arguments.append(cpu_kernels.by_channel(inputs.bias, layer.out))
     operands = zip(inputs.operands, (op.other for op in layer.epilogue if op.other), strict=True)
-    given += [in_memory(operand, place) for operand, place in operands]
+    arguments += [in_memory(operand, activation) for operand, activation in operands]
     weights = rounded(inputs.weights) if in_bfloat16 else inputs.weights
-    seen = replace(
-        inputs, data=rounded(inputs.data), weights=weights, operands=tuple(rounded(one) for one in inputs.operands)
+    read = replace(
+        inputs,
+        data=rounded(inputs.data),
+        weights=weights,
+        operands=tuple(rounded(operand) for operand in inputs.operands),
     )
-    actual = result_of(layer, kind, given)
-    np.testing.assert_allclose(actual, cpu_kernels.expected(exact, seen), rtol=TOLERANCE, atol=1e-4)
+    actual = result_of(layer, kind, arguments)
+    np.testing.assert_allclose(actual, cpu_kernels.expected(exact, read), rtol=TOLERANCE, atol=1e-4)
 
 
 @each_machine
@@ -98,11 +105,14 @@ def test_a_layer_on_floats_adds_a_tensor_in_pairs(kind):
     exact = layer_of((1, 64, 6, 7), 64, (3, 3), kind.lanes, groups=4, epilogue=(ADD,))
     layer = replace(exact, epilogue=(replace(ADD, other=in_pairs(exact.out)),))
     inputs = cpu_kernels.inputs_of(exact)
-    choice, seen = kernels.default(layer, kind), replace(inputs, operands=(rounded(inputs.operands[0]),))
-    given = [in_memory(inputs.data, layer.data), kernels.pack(layer, kind, choice, inputs.weights)]
-    given += [cpu_kernels.by_channel(inputs.bias, layer.out), in_memory(inputs.operands[0], layer.epilogue[0].other)]
-    actual = result_of(layer, kind, given)
-    np.testing.assert_allclose(actual, cpu_kernels.expected(exact, seen), rtol=2e-5, atol=2e-5)
+    choice, read = kernels.default(layer, kind), replace(inputs, operands=(rounded(inputs.operands[0]),))
+    arguments = [in_memory(inputs.data, layer.data), kernels.pack(layer, kind, choice, inputs.weights)]
+    arguments += [
+        cpu_kernels.by_channel(inputs.bias, layer.out),
+        in_memory(inputs.operands[0], layer.epilogue[0].other),
+    ]
+    actual = result_of(layer, kind, arguments)
+    np.testing.assert_allclose(actual, cpu_kernels.expected(exact, read), rtol=2e-5, atol=2e-5)
 
 
 def test_a_layer_in_bfloat16_needs_no_rounding_of_its_own():
@@ -159,8 +169,8 @@ def test_a_layer_is_described_with_its_pairs():
 @pytest.mark.parametrize(("size", "kernel", "strides"), [((9, 13), (3, 3), (2, 2)), ((5, 7), (5, 7), (1, 1))])
 def test_pools(reduce, size, kernel, strides, kind):
     height, width = ((extent - taps) // stride + 1 for extent, taps, stride in zip(size, kernel, strides, strict=True))
-    places = (Activation(2, 24, *size, kind.lanes), Activation(2, 24, height, width, kind.lanes))
-    layer = paired(Pool(*places, reduce, kernel, strides))
+    activations = (Activation(2, 24, *size, kind.lanes), Activation(2, 24, height, width, kind.lanes))
+    layer = paired(Pool(*activations, reduce, kernel, strides))
     data = random((2, 24, *size))
     operator = {"max": "MaxPool", "mean": "AveragePool"}[reduce]
     expected = one_node(operator, {"x": rounded(data)}, kernel_shape=kernel, strides=strides)
@@ -173,13 +183,13 @@ def test_pools(reduce, size, kernel, strides, kind):
 @pytest.mark.parametrize("size", [(7, 9), (16, 16)], ids=str)
 def test_maps(data_lanes, out_lanes, shuffle, size, kind):
     """Lanes of 0 are plain layout."""
-    data, out = (Activation(2, 24, *size, kind.lanes if one else 1) for one in (data_lanes, out_lanes))
+    data, out = (Activation(2, 24, *size, kind.lanes if is_blocked else 1) for is_blocked in (data_lanes, out_lanes))
     inner = out if out_lanes else data
     epilogue = (PostOp("add", other=inner), RELU)
     layer = paired(Map(data, out, epilogue, shuffle))
     numbers, other = random((2, 24, *size)), random((2, 24, *size), 1)
-    seen = rounded(numbers) if data_lanes else numbers
+    read = rounded(numbers) if data_lanes else numbers
     if shuffle:
-        seen = seen.reshape(2, shuffle, -1, *size).swapaxes(1, 2).reshape(seen.shape)
+        read = read.reshape(2, shuffle, -1, *size).swapaxes(1, 2).reshape(read.shape)
     actual = result_of(layer, kind, [in_memory(numbers, layer.data), in_memory(other, layer.epilogue[0].other)])
-    np.testing.assert_allclose(actual, applied(seen, epilogue, [rounded(other)]), rtol=TOLERANCE, atol=1e-3)
+    np.testing.assert_allclose(actual, applied(read, epilogue, [rounded(other)]), rtol=TOLERANCE, atol=1e-3)

@@ -33,7 +33,7 @@ def test_bytes_and_other_types():
 
 
 @pytest.mark.parametrize(
-    ("epilogue", "wanted"),
+    ("epilogue", "expected"),
     [
         ((), [True]),
         ((PostOp("relu"), PostOp("add", other=PLACE)), [True]),
@@ -43,10 +43,10 @@ def test_bytes_and_other_types():
         ((PostOp("clip", (0.0, 6.0)),), [False]),
     ],
 )
-def test_rounding_needs_no_factor_after_linear_steps(epilogue, wanted):
+def test_rounding_needs_no_factor_after_linear_steps(epilogue, expected):
     layer = with_steps(*epilogue)
-    assert grids.quantizer_units(layer) == wanted
-    assert grids.quantizer_units(replace(layer, out=replace(layer.out, dtype="float32"))) == wanted[:-1]
+    assert grids.quantizer_units(layer) == expected
+    assert grids.quantizer_units(replace(layer, out=replace(layer.out, dtype="float32"))) == expected[:-1]
 
 
 def test_sums_start_with_the_bias_and_without_what_zero_adds():
@@ -91,10 +91,10 @@ def test_parameters_of_a_convolution():
 
 
 @pytest.mark.parametrize(
-    ("bias", "wanted"), [([3.25, -7.75, 0.25], 0.25), ([3.0, -8.0], 0.0), ([3.25, 4.5], 0.0), ([], 0.0)]
+    ("bias", "expected"), [([3.25, -7.75, 0.25], 0.25), ([3.0, -8.0], 0.0), ([3.25, 4.5], 0.0), ([], 0.0)]
 )
-def test_what_all_biases_lie_above_whole_numbers_is_kept(bias, wanted):
-    assert grids.fraction(np.array(bias)) == wanted
+def test_what_all_biases_lie_above_whole_numbers_is_kept(bias, expected):
+    assert grids.fraction(np.array(bias)) == expected
     activation = replace(PLACE, dtype="int8")
     assert grids.parameters(Conv(activation, activation, (1, 1)), Grid(2.0, 7), [Grid(0.5, 0)], 0.25)[1] == 0.25
 

@@ -92,18 +92,18 @@ def test_packed_weights_take_the_bits_of_their_numbers_and_scales():
 
 def test_weights_are_rounded_to_the_nearest_of_their_bits():
     weights = np.array([[1.0, -0.49, 0.2, -1.0], [0, 0, 3.0, 1.4]], np.float32)
-    held = packing.rounded(weights, 8, 4)
-    np.testing.assert_allclose(held.scales, [[1 / 127], [3 / 127]], rtol=1e-6)
-    np.testing.assert_array_equal(held.numbers, [[127, -62, 25, -127], [0, 0, 127, 59]])
+    packed = packing.rounded(weights, 8, 4)
+    np.testing.assert_allclose(packed.scales, [[1 / 127], [3 / 127]], rtol=1e-6)
+    np.testing.assert_array_equal(packed.numbers, [[127, -62, 25, -127], [0, 0, 127, 59]])
     two = packing.rounded(weights, 4, 2)
     assert (two.bits, two.scales.shape) == (4, (2, 2))
     np.testing.assert_allclose(two.unpacked(), weights, atol=3 / 7 / 2)
 
 
 def test_weights_that_are_not_finite_stay_so():
-    held = packing.rounded(np.array([[np.inf, 1.0], [np.nan, 1.0], [1e-44, 0.0]], np.float32), 8, 2)
+    packed = packing.rounded(np.array([[np.inf, 1.0], [np.nan, 1.0], [1e-44, 0.0]], np.float32), 8, 2)
     with np.errstate(invalid="ignore"):
-        unpacked = held.unpacked()
+        unpacked = packed.unpacked()
     assert not np.isfinite(unpacked[:2]).any()
     np.testing.assert_array_equal(unpacked[2], 0)
 
@@ -121,7 +121,7 @@ def test_the_layer_has_a_precision_a_task_and_a_template_of_its_own():
     layer = Dense(2, 64, 32, bits=4, block=32)
     assert precision_of(layer) == "packed4"
     assert from_json(to_json(layer)) == task_of(layer) == layer
-    assert {one.choice.template for one in kernels.candidates(layer, WIDE)} == {template.NAME}
+    assert {candidate.choice.template for candidate in kernels.candidates(layer, WIDE)} == {template.NAME}
     assert not kernels.is_covered(layer, frozenset({template.NAME}))
     assert kernels.in_bfloat16(layer, replace(WIDE, bfloat16="portable")) is layer
     assert "bits" not in to_json(Dense(2, 64, 32))

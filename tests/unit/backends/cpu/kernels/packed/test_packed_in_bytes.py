@@ -153,8 +153,8 @@ def test_small_and_large_data(rounds, factor):
         return
     data, weights = random((1, 64)) * np.float32(factor), weights_of(layer)
     actual = computed(layer, target, Config(1, 1, 1), data, weights)
-    wanted = data.astype(np.float64) @ weights.unpacked().T.astype(np.float64)
-    np.testing.assert_allclose(actual, wanted, rtol=0, atol=max(3e-2 * np.abs(wanted).max(), 1e-30))
+    expected = data.astype(np.float64) @ weights.unpacked().T.astype(np.float64)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=max(3e-2 * np.abs(expected).max(), 1e-30))
 
 
 def test_outliers_of_a_block_cost_no_more_than_sums_in_float32():
@@ -204,7 +204,7 @@ def test_the_layer_has_a_precision_and_a_template_of_its_own():
     assert precision_of(layer) == "packed4_int8"
     assert from_json(to_json(layer)) == layer
     described = machine(VNNI)
-    assert {one.choice.template for one in kernels.candidates(layer, described)} == {template.NAME}
+    assert {candidate.choice.template for candidate in kernels.candidates(layer, described)} == {template.NAME}
     assert not kernels.candidates(layer, WIDE)
     one_row = replace(layer, rows=1, rounds=False)
     assert kernels.default(one_row, described).template == template.NAME

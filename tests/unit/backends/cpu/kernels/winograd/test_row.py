@@ -31,7 +31,7 @@ def layer_of(taps, width, channels=(16, 16), lanes=8, dilation=1, padding=None, 
 
 def column_of(layer: Conv) -> Conv:
     """Return a convolution along a row as one along a column."""
-    data, out = (replace(place, height=place.width, width=1) for place in (layer.data, layer.out))
+    data, out = (replace(activation, height=activation.width, width=1) for activation in (layer.data, layer.out))
     (_, taps), (_, before, _, after), (_, dilation) = layer.kernel, layer.padding, layer.dilation
     return replace(layer, data=data, out=out, kernel=(taps, 1), padding=(before, 0, after, 0), dilation=(dilation, 1))
 
@@ -118,8 +118,8 @@ def test_errors_stay_near_those_of_direct_convolution(taps, tolerance):
     layer = layer_of(4 * 2 + taps - 1 if taps == 4 else taps, 64, (256, 16))
     buffer = kernels.computed(row, layer, MIDDLE, Config(4, 2, 2))
     inputs = kernels.inputs_of(layer)
-    wanted = kernels.expected(layer, inputs)
-    assert np.abs(kernels.unblocked(buffer, layer.out) - wanted).max() <= tolerance * np.abs(wanted).max()
+    expected = kernels.expected(layer, inputs)
+    assert np.abs(kernels.unblocked(buffer, layer.out) - expected).max() <= tolerance * np.abs(expected).max()
 
 
 @pytest.mark.parametrize(("taps", "components"), [(3, 6), (4, 7)])
