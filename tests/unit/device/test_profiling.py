@@ -26,7 +26,7 @@ _FACTS = DeviceFacts("aarch64", "Linux", "2.36", "a CPU", (), 2, 1, 1, ())
 
 
 @pytest.fixture
-def places(tiny, program, tmp_path):
+def folders(tiny, program, tmp_path):
     (tmp_path / "inputs").mkdir()
     runner.tensors.save(tmp_path / "inputs" / runner.INPUTS, verification.samples_of(tiny).inputs)
     return {"runners": str(program.path.parent), "inputs": str(tmp_path / "inputs")}
@@ -53,31 +53,31 @@ exit {code}
     return make
 
 
-def pace_of_release(made, places, root):
-    return profiling.pace(deploys.installed(places, root, made.folder))
+def pace_of_release(release, folders, root):
+    return profiling.pace(deploys.installed(folders, root, release.folder))
 
 
-def watch(places, root, release="any", runs=3):
-    return profiling.watch(deploys.installed(places, root, release), runs, run_s=0.01)
+def watch(folders, root, release="any", runs=3):
+    return profiling.watch(deploys.installed(folders, root, release), runs, run_s=0.01)
 
 
-def test_a_real_release_is_watched(tiny, places, tmp_path):
-    found = watch(places, tmp_path, tiny.folder, runs=20)
-    kernels = [call for call in found.calls if not call.name.startswith("vm.")]
+def test_a_real_release_is_watched(tiny, folders, tmp_path):
+    profile = watch(folders, tmp_path, tiny.folder, runs=20)
+    kernels = [call for call in profile.calls if not call.name.startswith("vm.")]
     assert kernels
-    assert (len(found.plain_ns), len(found.watched_ns), found.other_runs, found.waits) == (20, 20, 0, False)
-    assert all(len(call.own_ns) == 20 for call in found.calls)
+    assert (len(profile.plain_ns), len(profile.watched_ns), profile.other_runs, profile.waits) == (20, 20, 0, False)
+    assert all(len(call.own_ns) == 20 for call in profile.calls)
     # What calls take lies within the run that makes them, each of them.
-    for run, whole in enumerate(found.watched_ns):
-        assert 0 < sum(call.own_ns[run] for call in found.calls) <= whole
+    for run, run_ns in enumerate(profile.watched_ns):
+        assert 0 < sum(call.own_ns[run] for call in profile.calls) <= run_ns
     weights = 8 * 4 * 4
     assert max(call.bytes for call in kernels) >= weights
     assert list((tmp_path / "run").iterdir()) == []
 
 
 def test_a_whole_report_is_read(lying, tmp_path):
-    found = watch(lying(json.dumps(_WHOLE)), tmp_path)
-    assert found.calls == (profiling.Call("dense", 64, (5, 6, 7)),)
+    profile = watch(lying(json.dumps(_WHOLE)), tmp_path)
+    assert profile.calls == (profiling.Call("dense", 64, (5, 6, 7)),)
 
 
 @pytest.mark.parametrize(
@@ -116,23 +116,23 @@ def slow(tmp_path):
     """Return places with a runner that says that a run takes so many nanoseconds."""
 
     def make(run_ns):
-        said = json.dumps({"samples_ns": [run_ns]})
-        words = f"""#!/bin/sh
-for word do [ "$last" = --report ] && echo '{said}' > "$word"; last=$word; done
+        report = json.dumps({"samples_ns": [run_ns]})
+        script = f"""#!/bin/sh
+for word do [ "$last" = --report ] && echo '{report}' > "$word"; last=$word; done
 """
-        (tmp_path / "runner").write_text(words)
+        (tmp_path / "runner").write_text(script)
         (tmp_path / "runner").chmod(0o755)
         return {"runners": str(tmp_path), "inputs": "any"}
 
     return make
 
 
-def pace(places, root):
-    return profiling.pace(deploys.installed(places, root))
+def pace(folders, root):
+    return profiling.pace(deploys.installed(folders, root))
 
 
-def test_watching_waits_as_long_as_a_slow_board_needs(tiny, places, slow, tmp_path):
-    assert 0 < pace_of_release(tiny, places, tmp_path) < 60
+def test_watching_waits_as_long_as_a_slow_board_needs(tiny, folders, slow, tmp_path):
+    assert 0 < pace_of_release(tiny, folders, tmp_path) < 60
     assert pace(slow(1000), tmp_path) == pytest.approx(1e-6)
     # 50 runs of both kinds and those before, at a minute each.
     assert profiling.longest_s(50, 60.0) > 2 * 52 * 60
@@ -169,8 +169,8 @@ def test_a_failing_runner_is_told_as_elsewhere(lying, tmp_path):
 def peak(program, tmp_path, monkeypatch):
     monkeypatch.setenv("TOOLCHAIN_CACHE", str(tmp_path / "cache"))
 
-    def measure(places, *, kept=True):
-        return profiling.peak(LocalShell(), places["runners"], program, _FACTS, threads=1, kept=kept)
+    def measure(folders, *, kept=True):
+        return profiling.peak(LocalShell(), folders["runners"], program, _FACTS, threads=1, kept=kept)
 
     return measure
 
@@ -180,8 +180,8 @@ def test_a_peak_is_measured_once(peak, lying, tmp_path):
     assert (first.gflops, first.gbytes_s, first.threads) == (12.5, 3.25, 1 + 1)
     assert "NEON" in first.method
     assert peak(lying("", code=1)) == first
-    (kept,) = (tmp_path / "cache" / "peaks").iterdir()
-    kept.write_text("{")
+    (cached,) = (tmp_path / "cache" / "peaks").iterdir()
+    cached.write_text("{")
     with pytest.raises(DeviceError, match="cannot be measured"):
         peak(lying("", code=1))
 
@@ -200,7 +200,7 @@ def test_what_is_no_peak_is_told(peak, lying, change):
 
 
 def test_this_machine_reaches_something(peak, program):
-    found = peak({"runners": str(program.path.parent)})
-    assert found.gflops > 0.01
-    assert found.gbytes_s > 0.01
-    assert found.threads == 1
+    measured = peak({"runners": str(program.path.parent)})
+    assert measured.gflops > 0.01
+    assert measured.gbytes_s > 0.01
+    assert measured.threads == 1

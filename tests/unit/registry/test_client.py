@@ -29,8 +29,8 @@ def get(server, access=None, path="/v2/x", **how):
         return document(response)
 
 
-def behind_password(asked):
-    if asked.headers.get("Authorization") == BASIC:
+def behind_password(request):
+    if request.headers.get("Authorization") == BASIC:
         return Answer(200, b"in")
     return Answer(401, headers={"WWW-Authenticate": 'Basic realm="x"'})
 
@@ -38,7 +38,7 @@ def behind_password(asked):
 def test_a_password_is_sent_where_it_is_asked_for_and_not_before():
     with told(behind_password) as server:
         assert get(server, Access(login=ANN)) == b"in"
-    assert [one.headers.get("Authorization") for one in server.asked] == [None, BASIC]
+    assert [request.headers.get("Authorization") for request in server.asked] == [None, BASIC]
 
 
 def test_without_a_login_the_next_command_is_named():
@@ -53,13 +53,13 @@ def test_a_wrong_password_is_told():
 
 
 def behind_token(realm):
-    def answer(asked):
-        if asked.path.startswith("/token"):
-            given = asked.headers.get("Authorization") in {None, BASIC}
-            return Answer(200, b'{"token": "a-token"}') if given else Answer(401)
-        if asked.headers.get("Authorization") == "Bearer a-token":
+    def answer(request):
+        if request.path.startswith("/token"):
+            is_allowed = request.headers.get("Authorization") in {None, BASIC}
+            return Answer(200, b'{"token": "a-token"}') if is_allowed else Answer(401)
+        if request.headers.get("Authorization") == "Bearer a-token":
             return Answer(200, b"in")
-        challenge = f'Bearer realm="{realm(asked)}",service="s",scope="repository:x:pull,push"'
+        challenge = f'Bearer realm="{realm(request)}",service="s",scope="repository:x:pull,push"'
         return Answer(401, headers={"WWW-Authenticate": challenge})
 
     return answer
@@ -67,7 +67,7 @@ def behind_token(realm):
 
 @pytest.mark.parametrize("login", [None, ANN])
 def test_a_token_is_fetched_with_a_login_or_as_anybody(login):
-    with told(behind_token(lambda asked: f"http://{asked.headers['Host']}/token")) as server:
+    with told(behind_token(lambda request: f"http://{request.headers['Host']}/token")) as server:
         assert get(server, Access(login=login)) == b"in"
     fetched = server.asked[1]
     assert fetched.path == "/token?service=s&scope=repository%3Ax%3Apull%2Cpush"
@@ -75,29 +75,29 @@ def test_a_token_is_fetched_with_a_login_or_as_anybody(login):
 
 
 def test_a_token_that_is_refused_is_told():
-    realm = behind_token(lambda asked: f"http://{asked.headers['Host']}/token")
+    realm = behind_token(lambda request: f"http://{request.headers['Host']}/token")
     with told(realm) as server, pytest.raises(RegistryError, match="refuses this user"):
         get(server, Access(login=Login("bob", "wrong")))
 
 
 @pytest.mark.parametrize("login", [None, ANN])
 @pytest.mark.parametrize(
-    "given", [Answer(503, b"asleep"), Answer(200, b"{}"), Answer(404), Answer(200, b"[" * 100_000)]
+    "token_answer", [Answer(503, b"asleep"), Answer(200, b"{}"), Answer(404), Answer(200, b"[" * 100_000)]
 )
-def test_a_server_of_tokens_that_is_ill_is_not_taken_for_a_wrong_password(login, given):
-    ask = behind_token(lambda asked: f"http://{asked.headers['Host']}/token")
-    said = f"token server of .* answered {given.status} without a token"
+def test_a_server_of_tokens_that_is_ill_is_not_taken_for_a_wrong_password(login, token_answer):
+    ask = behind_token(lambda request: f"http://{request.headers['Host']}/token")
+    message = f"token server of .* answered {token_answer.status} without a token"
     with (
-        told(lambda asked: given if asked.path.startswith("/token") else ask(asked)) as server,
-        pytest.raises(RegistryError, match=said),
+        told(lambda request: token_answer if request.path.startswith("/token") else ask(request)) as server,
+        pytest.raises(RegistryError, match=message),
     ):
         get(server, Access(login=login))
 
 
-@pytest.mark.parametrize("place", ["https://[x/", "https://127.0.0.1:99999999/", "file:///etc/passwd"])
-def test_a_redirect_to_no_address_is_told(place):
+@pytest.mark.parametrize("location", ["https://[x/", "https://127.0.0.1:99999999/", "file:///etc/passwd"])
+def test_a_redirect_to_no_address_is_told(location):
     with (
-        told(lambda _: Answer(302, headers={"Location": place})) as server,
+        told(lambda _: Answer(302, headers={"Location": location})) as server,
         pytest.raises(VerificationError, match="redirects to an address that is not encrypted or not valid"),
     ):
         get(server)
@@ -123,22 +123,24 @@ def test_a_redirect_to_another_host_carries_no_login(monkeypatch):
     monkeypatch.setattr(client, "_session", anywhere(client._session))
     with told(lambda _: Answer(200, b"blob")) as storage:
 
-        def answer(asked):
-            found = behind_password(asked)
-            return Answer(307, headers={"Location": f"http://{storage.host}/blob"}) if found.status == 200 else found
+        def answer(request):
+            response = behind_password(request)
+            return (
+                Answer(307, headers={"Location": f"http://{storage.host}/blob"}) if response.status == 200 else response
+            )
 
         with told(answer) as server:
             assert get(server, Access(login=ANN)) == b"blob"
-    assert [one.headers.get("Authorization") for one in storage.asked] == [None]
+    assert [request.headers.get("Authorization") for request in storage.asked] == [None]
 
 
 def anywhere(real):
     from requests import adapters
 
     def session(plain, authorities, deadline):
-        made = real(plain, authorities, deadline)
-        made.mount("http://", adapters.HTTPAdapter())
-        return made
+        opened = real(plain, authorities, deadline)
+        opened.mount("http://", adapters.HTTPAdapter())
+        return opened
 
     return session
 
@@ -155,7 +157,7 @@ def test_another_host_that_asks_for_a_login_gets_none(monkeypatch):
         spoken._authorization = BASIC
         with pytest.raises(RegistryError, match="refuses"):
             spoken.ask("PUT", f"http://{other.host}/upload", expected=OK, body=b"data")
-    assert [one.headers.get("Authorization") for one in other.asked] == [None, None]
+    assert [request.headers.get("Authorization") for request in other.asked] == [None, None]
 
 
 def test_a_redirect_in_a_circle_ends():
@@ -248,4 +250,4 @@ def test_what_lies_in_the_home_folder_says_nothing(tmp_path, monkeypatch):
         spoken = stack.enter_context(Client(parse(f"oci://{server.host}/x:1"), Access()))
         for _ in range(2):
             spoken.ask("GET", "/v2/", expected=OK).close()
-    assert not any({"Authorization", "Cookie"} & one.headers.keys() for one in server.asked)
+    assert not any({"Authorization", "Cookie"} & request.headers.keys() for request in server.asked)
