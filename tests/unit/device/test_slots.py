@@ -21,8 +21,8 @@ from toolchain.shell import LocalShell
 BEFORE_SLOTS = Path(__file__).parents[2] / "data" / "store-before-slots.sh"
 
 
-def in_slot(root: Path, slot: str, said: list[str] | None = None) -> Store:
-    return Store(LocalShell(), str(root), (said if said is not None else []).append, slot=slot)
+def in_slot(root: Path, slot: str, messages: list[str] | None = None) -> Store:
+    return Store(LocalShell(), str(root), (messages if messages is not None else []).append, slot=slot)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_each_slot_has_its_own_current_release(three, root):
 
 def test_slots_share_blobs(three, root):
     digest = three[""].releases.generations()[0].digest
-    files = {(root / place / "releases" / digest / "data") for place in ("", "slots/detector", "slots/classifier")}
+    files = {(root / folder / "releases" / digest / "data") for folder in ("", "slots/detector", "slots/classifier")}
     assert len({path.stat().st_ino for path in files}) == 1
 
 
@@ -84,9 +84,9 @@ def test_removing_a_slot_frees_what_only_it_used(three, root):
         three["detector"].remove_slot("echo stopped >stopped")
     assert three[""].slots() == ("classifier",)
     assert (root / "stopped").read_text() == "stopped\n"
-    kept = {path.read_bytes() for path in (root / "blobs" / "sha256").iterdir()}
-    assert b"data of second of detector" not in kept
-    assert {b"data of second of classifier", b"data of shared by all"} <= kept
+    contents = {path.read_bytes() for path in (root / "blobs" / "sha256").iterdir()}
+    assert b"data of second of detector" not in contents
+    assert {b"data of second of classifier", b"data of shared by all"} <= contents
 
 
 def test_a_toolchain_from_before_slots_harms_none(three, root):
@@ -132,21 +132,21 @@ def on_trial(root: Path, slot: str, again: str) -> None:
 def test_the_next_holder_of_the_lock_ends_the_trials_of_all_slots(three, root):
     """A slot's own unit may find the lock taken, and start on the release that was on trial."""
     on_trial(root, "detector", "echo restarted >restarted")
-    said: list[str] = []
-    with in_slot(root, "classifier", said).lock(Owner.here("deploy")):
+    messages: list[str] = []
+    with in_slot(root, "classifier", messages).lock(Owner.here("deploy")):
         pass
     assert [store.releases.current().number for store in three.values()] == [2, 1, 2]
     assert (root / "slots" / "detector" / "restarted").exists()
-    assert len(said) == 1
-    assert "slot detector, was on trial" in said[0]
+    assert len(messages) == 1
+    assert "slot detector, was on trial" in messages[0]
 
 
 def test_a_trial_that_cannot_be_ended_keeps_no_other_slot_from_being_used(three, root):
     on_trial(root, "detector", "true")
     (root / "slots/detector/.current-new").mkdir()  # where the link for the way back is to be
-    said: list[str] = []
-    with in_slot(root, "classifier", said).lock(Owner.here("deploy")):
-        assert "slot detector, was on trial, and could not be taken back" in said[0]
+    messages: list[str] = []
+    with in_slot(root, "classifier", messages).lock(Owner.here("deploy")):
+        assert "slot detector, was on trial, and could not be taken back" in messages[0]
     with pytest.raises(DeviceError, match="could not be taken back"), three["detector"].lock(Owner.here("deploy")):
         pass
 
@@ -156,8 +156,8 @@ def test_each_slot_recovers_itself_before_its_application_starts(three, root):
     with locked(three["detector"]):
         three["detector"].releases.put_recovery()
     on_trial(root, "detector", "false")
-    done = LocalShell().run(f"sh {root}/slots/detector/recover")
-    assert "generation 1 is current again" in done.stdout
+    completed = LocalShell().run(f"sh {root}/slots/detector/recover")
+    assert "generation 1 is current again" in completed.stdout
     assert [store.releases.current().number for store in three.values()] == [2, 1, 2]
 
 
@@ -206,11 +206,11 @@ def test_a_folder_that_is_no_slot_is_left_alone(root, tmp_path):
     assert precious.read_text() == "mine"
 
 
-@pytest.mark.parametrize("made", [[], ["blobs"], ["blobs", "lock"]])
-def test_a_slot_that_was_being_made_is_made(root, tmp_path, made):
+@pytest.mark.parametrize("links", [[], ["blobs"], ["blobs", "lock"]])
+def test_a_slot_that_was_being_made_is_made(root, tmp_path, links):
     (root / "slots" / "detector").mkdir(parents=True)
     (root / "blobs" / "partial").mkdir(parents=True)
-    for name in made:
+    for name in links:
         (root / "slots" / "detector" / name).symlink_to(f"../../{name}")
     store = in_slot(root, "detector")
     with locked(store):

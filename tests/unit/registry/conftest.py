@@ -20,5 +20,5 @@ def shelf():
 
 @pytest.fixture
 def server(shelf):
-    with told(shelf) as found:
-        yield found
+    with told(shelf) as running:
+        yield running

@@ -29,9 +29,9 @@ def test_time_runs_out():
 def test_waiting_ends_when_it_is_done_or_stopped():
     stop = threading.Event()
     terms = Terms(600, stop=stop)
-    asked = []
-    assert terms.wait(lambda seconds: asked.append(seconds) or len(asked) == 3)
-    assert max(asked) < 1, "whoever waits looks again and again whether it was stopped"
+    waits = []
+    assert terms.wait(lambda seconds: waits.append(seconds) or len(waits) == 3)
+    assert max(waits) < 1, "whoever waits looks again and again whether it was stopped"
     threading.Timer(0.05, stop.set).start()
     assert not terms.wait(lambda seconds: stop.wait(seconds) and False)
     assert terms.left() == 0

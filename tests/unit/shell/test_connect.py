@@ -135,11 +135,11 @@ def test_a_proxy_command_is_run_by_the_users_shell(proxied, tmp_path, monkeypatc
     assert (tmp_path / "said").read_text().startswith(f"-c exec {sys.executable} ")
 
 
-@pytest.mark.parametrize(("command", "words"), [("no-such-relay %h", "no-such-relay"), ("echo why >&2 | false", "why")])
-def test_a_proxy_command_that_fails_says_why(proxied, command, words):
+@pytest.mark.parametrize(("command", "text"), [("no-such-relay %h", "no-such-relay"), ("echo why >&2 | false", "why")])
+def test_a_proxy_command_that_fails_says_why(proxied, command, text):
     fault = _fails("board", proxied(command))
     assert "the ProxyCommand of board does not reach an SSH server" in fault.message
-    assert words in fault.details.partition("\n")[2]
+    assert text in fault.details.partition("\n")[2]
     assert command.partition(" ")[0] in fault.hint
 
 

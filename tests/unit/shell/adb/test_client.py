@@ -56,8 +56,8 @@ def test_a_serial_that_no_command_may_have_is_refused(says):
 
 
 def test_a_device_is_found_by_another_spelling_of_its_address(says):
-    found = client.find(says("List of devices attached\nphone.lan:5555\tdevice"), "Phone.LAN:05555")
-    assert found.serial == "phone.lan:5555"
+    attached = client.find(says("List of devices attached\nphone.lan:5555\tdevice"), "Phone.LAN:05555")
+    assert attached.serial == "phone.lan:5555"
 
 
 def test_who_was_asked_is_told(says, monkeypatch):
