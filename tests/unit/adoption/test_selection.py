@@ -30,7 +30,7 @@ def x86(flags: str) -> list[str]:
 
 
 def answering(monkeypatch, values, lines):
-    monkeypatch.setattr(probe, "ask", lambda *_given: probed(values, lines))
+    monkeypatch.setattr(probe, "ask", lambda *_arguments: probed(values, lines))
 
 
 @pytest.mark.parametrize(

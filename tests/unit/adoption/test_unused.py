@@ -83,7 +83,7 @@ def test_a_named_x86_cpu_is_left_alone():
 
 
 def warned(monkeypatch, name, device_probe, flags, machine="x86_64", **options):
-    monkeypatch.setattr(probe, "ask", lambda *_given: device_probe)
+    monkeypatch.setattr(probe, "ask", lambda *_arguments: device_probe)
     return unused.warning(board.load(name).resolved(), facts(flags, machine), LocalShell(), **options)
 
 
@@ -116,7 +116,7 @@ def test_no_warning_where_nothing_is_unused(monkeypatch):
 
 
 def test_a_device_that_is_lost_meanwhile_is_told(monkeypatch):
-    def lost(*_given):
+    def lost(*_arguments):
         raise DeviceError("it is gone")
 
     monkeypatch.setattr(probe, "ask", lost)

@@ -45,9 +45,9 @@ def member(name=BLOB, kind=tarfile.REGTYPE, size=0, **fields):
     return info
 
 
-def with_member(package, info, how=tarfile.GNU_FORMAT, content=b""):
+def with_member(package, info, tar_format=tarfile.GNU_FORMAT, content=b""):
     """Put a member before those that a package has."""
-    package.write_bytes(info.tobuf(how, "utf-8", "surrogateescape") + content + package.read_bytes())
+    package.write_bytes(info.tobuf(tar_format, "utf-8", "surrogateescape") + content + package.read_bytes())
     return package
 
 

@@ -23,7 +23,7 @@ BOTH = (bundle.BILL, bundle.PROVENANCE)
 
 
 @pytest.fixture
-def copied(tiny, tmp_path):
+def bundle_copy(tiny, tmp_path):
     shutil.copytree(tiny.folder, tmp_path / "copy")
     return tmp_path / "copy"
 
@@ -70,43 +70,43 @@ def test_they_are_the_same_bytes_each_time(tiny, tmp_path):
     assert [(tmp_path / name).read_bytes() for name in BOTH] == [(tiny.folder / name).read_bytes() for name in BOTH]
 
 
-def test_they_come_back_out_of_a_package_and_leave_its_digest(tiny, copied, tmp_path):
+def test_they_come_back_out_of_a_package_and_leave_its_digest(tiny, bundle_copy, tmp_path):
     bundle.pack(tiny, tmp_path / "whole.tar")
     unpacked = bundle.unpack(tmp_path / "whole.tar", tmp_path / "whole")
     assert all((unpacked.folder / name).read_bytes() == (tiny.folder / name).read_bytes() for name in BOTH)
     for name in BOTH:
-        (copied / name).unlink()
-    assert bundle.load(copied).digest == unpacked.digest == tiny.digest
+        (bundle_copy / name).unlink()
+    assert bundle.load(bundle_copy).digest == unpacked.digest == tiny.digest
 
 
 @pytest.mark.parametrize("name", BOTH)
-def test_those_of_another_bundle_are_refused(tiny, copied, tmp_path, name):
+def test_those_of_another_bundle_are_refused(tiny, bundle_copy, tmp_path, name):
     other = made.reweighted(tiny, tmp_path / "other", 5)
-    shutil.copy(other.folder / name, copied / name)
+    shutil.copy(other.folder / name, bundle_copy / name)
     with pytest.raises(VerificationError, match=f"{name} in .* describes another bundle"):
-        bundle.load(copied)
+        bundle.load(bundle_copy)
 
 
 @pytest.mark.parametrize("name", BOTH)
 @pytest.mark.parametrize(
     "content", ["", "{", "[]", "{}", "[" * 100_000, '{"subject": []}', '{"metadata": 1, "subject": 1}']
 )
-def test_another_form_is_refused(copied, name, content):
-    (copied / name).write_text(content)
+def test_another_form_is_refused(bundle_copy, name, content):
+    (bundle_copy / name).write_text(content)
     with pytest.raises(VerificationError, match=f"{name} in .* is not in a valid form"):
-        bundle.load(copied)
+        bundle.load(bundle_copy)
 
 
 @pytest.mark.parametrize("name", BOTH)
-def test_one_without_an_end_is_not_read(copied, name):
-    with (copied / name).open("wb") as file:
+def test_one_without_an_end_is_not_read(bundle_copy, name):
+    with (bundle_copy / name).open("wb") as file:
         file.truncate(inventories.AT_MOST + 1)
     with pytest.raises(VerificationError, match="has more than 4194304 bytes"):
-        bundle.load(copied)
+        bundle.load(bundle_copy)
 
 
-def test_a_bundle_without_them_says_so(copied):
-    (copied / bundle.BILL).unlink()
-    loaded = bundle.load(copied)
+def test_a_bundle_without_them_says_so(bundle_copy):
+    (bundle_copy / bundle.BILL).unlink()
+    loaded = bundle.load(bundle_copy)
     with pytest.raises(InputError, match=r"the package of dense has no bill\.cdx\.json"):
         inventories.components(loaded.folder, loaded.manifest)

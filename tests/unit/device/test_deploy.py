@@ -272,10 +272,10 @@ def test_first_deploy(tiny, ship, root, program):
 
 def test_second_deploy_sends_nothing(tiny, ship, root):
     first = ship(tiny)
-    again = ship(tiny)
-    assert not again.changed
-    assert (again.transfer.blobs_sent, again.transfer.bytes_sent) == (0, 0)
-    assert again.transfer.blobs_skipped == first.transfer.blobs_sent
+    second = ship(tiny)
+    assert not second.changed
+    assert (second.transfer.blobs_sent, second.transfer.bytes_sent) == (0, 0)
+    assert second.transfer.blobs_skipped == first.transfer.blobs_sent
     assert generations(root) == [(1, True)]
 
 
@@ -293,8 +293,8 @@ def test_changed_weights_send_only_themselves(tiny, other, ship, root):
 def test_old_release_is_sent_back_for_nothing(tiny, other, ship):
     ship(tiny)
     ship(other)
-    back = ship(tiny)
-    assert (back.changed, back.transfer.blobs_sent) == (True, 0)
+    deployed = ship(tiny)
+    assert (deployed.changed, deployed.transfer.blobs_sent) == (True, 0)
 
 
 def test_keep(tiny, other, ship, root):

@@ -41,8 +41,8 @@ def tree(folder, files):
     return str(folder)
 
 
-def measure(folders, tmp_path, *, inference_s=0.0, **how):
-    method = Method(**{**_METHOD, "sysfs": str(tmp_path / "none"), **how})
+def measure(folders, tmp_path, *, inference_s=0.0, **settings):
+    method = Method(**{**_METHOD, "sysfs": str(tmp_path / "none"), **settings})
     return energy.measure(deploys.installed(folders, tmp_path), method, inference_s)
 
 
@@ -84,9 +84,9 @@ def recorded(*others):
     """
     lines = ["start 100.00"]
     for step in range(20 * 21 + 1):
-        moment = 100 + round(step / 20 + 0.003 * (step % 3), 2)
-        spent = 3.0 * min(moment - 100, 10) + 8.0 * max(moment - 110, 0)
-        lines.append(f"at {moment:.2f} {(int(spent * 1e6) + 5_000_000) % _RANGE_UJ} {' '.join(others)}".strip())
+        clock_s = 100 + round(step / 20 + 0.003 * (step % 3), 2)
+        energy_j = 3.0 * min(clock_s - 100, 10) + 8.0 * max(clock_s - 110, 0)
+        lines.append(f"at {clock_s:.2f} {(int(energy_j * 1e6) + 5_000_000) % _RANGE_UJ} {' '.join(others)}".strip())
     report = json.dumps({"samples_ns": [int(_PERIOD_S * 1e9)] * 1100})
     return "\n".join([*lines, "begin 110.00", "end 121.00"]) + f"\nreport\n{report}"
 
@@ -131,10 +131,10 @@ def test_what_takes_too_long_has_no_figure_and_a_lost_device_is_told(folders, tm
     assert not list((tmp_path / "run").iterdir())
 
     class Lost(LocalShell):
-        def run(self, script, **how):
-            if how.get("timeout", 0) == 1e6:
+        def run(self, script, **options):
+            if options.get("timeout", 0) == 1e6:
                 raise DeviceError("it is lost")
-            return super().run(script, **how)
+            return super().run(script, **options)
 
     monkeypatch.setattr(energy, "longest_s", lambda *_: 1e6)
     method = Method(sysfs=sysfs)

@@ -1,4 +1,4 @@
-"""What a device lacks for half precision: what its runner says, and who is refused."""
+"""Devices without half precision: what the runner reports, and which bundles are refused."""
 
 from __future__ import annotations
 

@@ -329,8 +329,8 @@ def test_whoever_finds_it_taken_is_told_how_to_end_it(store):
     with store.lock(owner), pytest.raises(BusyError) as caught, Store(LocalShell(), store.root).lock(ME):
         pass
     assert caught.value.message == "local is busy: in use by ann@desk pid 7: sh -c 'a \\n b' c d"
-    how = "when that has ended; `toolchain farm release a` on that machine ends it, or with --wait SECONDS"
-    assert caught.value.hint == f"run the command again {how}"
+    instructions = "when that has ended; `toolchain farm release a` on that machine ends it, or with --wait SECONDS"
+    assert caught.value.hint == f"run the command again {instructions}"
     assert caught.value.owner == "ann@desk pid 7: sh -c 'a \\n b' c d"
 
 
@@ -397,11 +397,11 @@ def test_a_damaged_end_of_a_script_is_refused_at_once(root, change):
         def _open(self, script, kind, timeout):
             return super()._open(f"{{ {script}\n}} | sed -u '{change}'" if kind == "held" else script, kind, timeout)
 
-    began = time.monotonic()
+    started = time.monotonic()
     store = Store(Noisy(), str(root))
     with pytest.raises(DeviceError, match="the end of a change of the store on local is damaged"), store.lock(ME):
         store.blobs.sweep()
-    assert time.monotonic() - began < lock._SCRIPT_S / 2
+    assert time.monotonic() - started < lock._SCRIPT_S / 2
 
 
 @pytest.mark.parametrize("line", ["cp: cannot create blobs/partial/0123456789abcdef 1\n", "END 0\n", "total 12\n"])

@@ -1,4 +1,4 @@
-"""What a device's kernels ran on: read, refused, and told."""
+"""The processor that ran a device's kernels: read, refused, and printed."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ def folders(tiny, program, tmp_path):
 
 
 @pytest.fixture
-def lying(tmp_path):
-    """Return places with a runner that says what it is told to."""
+def lying_runner(tmp_path):
+    """Return folders with a runner that reports a given text."""
 
     def make(text, code=0):
         folder = tmp_path / "lying"
@@ -75,8 +75,8 @@ def test_a_real_release_is_watched(tiny, folders, tmp_path):
     assert list((tmp_path / "run").iterdir()) == []
 
 
-def test_a_whole_report_is_read(lying, tmp_path):
-    profile = watch(lying(json.dumps(_WHOLE)), tmp_path)
+def test_a_whole_report_is_read(lying_runner, tmp_path):
+    profile = watch(lying_runner(json.dumps(_WHOLE)), tmp_path)
     assert profile.calls == (profiling.Call("dense", 64, (5, 6, 7)),)
 
 
@@ -94,26 +94,26 @@ def test_a_whole_report_is_read(lying, tmp_path):
         {"other_runs": 1 << 80},
     ],
 )
-def test_what_is_no_profile_is_told(lying, tmp_path, change):
+def test_what_is_no_profile_is_told(lying_runner, tmp_path, change):
     with pytest.raises(DeviceError, match="an invalid profile"):
-        watch(lying(json.dumps(_WHOLE | change)), tmp_path)
+        watch(lying_runner(json.dumps(_WHOLE | change)), tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "[" * 100_000, '{"watched_ns": [', "NaN"])
-def test_what_is_no_document_is_told(lying, tmp_path, text):
+def test_what_is_no_document_is_told(lying_runner, tmp_path, text):
     with pytest.raises(DeviceError, match="an invalid profile"):
-        watch(lying(text), tmp_path)
+        watch(lying_runner(text), tmp_path)
 
 
-def test_runs_that_are_never_alike_have_no_profile(lying, tmp_path):
-    never = _WHOLE | {"watched_ns": [], "calls": [], "other_runs": 3}
+def test_runs_that_are_never_alike_have_no_profile(lying_runner, tmp_path):
+    report = _WHOLE | {"watched_ns": [], "calls": [], "other_runs": 3}
     with pytest.raises(DeviceError, match="same calls"):
-        watch(lying(json.dumps(never)), tmp_path)
+        watch(lying_runner(json.dumps(report)), tmp_path)
 
 
 @pytest.fixture
 def slow(tmp_path):
-    """Return places with a runner that says that a run takes so many nanoseconds."""
+    """Return folders with a runner that reports a given time for a run."""
 
     def make(run_ns):
         report = json.dumps({"samples_ns": [run_ns]})
@@ -144,24 +144,24 @@ def test_a_device_is_not_waited_for_longer_than_its_run_took(slow, tmp_path):
     assert pace(slow((1 << 62) - 1), tmp_path) < 60
 
 
-def test_the_limit_is_that_of_the_pace(lying, tmp_path, monkeypatch):
+def test_the_limit_is_that_of_the_pace(lying_runner, tmp_path, monkeypatch):
     limits, run = [], LocalShell.run
 
-    def seen(self, script, **how):
-        limits.append(how.get("timeout"))
-        return run(self, script, **how)
+    def recording_run(self, script, **options):
+        limits.append(options.get("timeout"))
+        return run(self, script, **options)
 
-    monkeypatch.setattr(LocalShell, "run", seen)
-    profiling.watch(deploys.installed(lying(json.dumps(_WHOLE)), tmp_path), 3, run_s=70.0)
+    monkeypatch.setattr(LocalShell, "run", recording_run)
+    profiling.watch(deploys.installed(lying_runner(json.dumps(_WHOLE)), tmp_path), 3, run_s=70.0)
     assert max(limit for limit in limits if limit) == profiling.longest_s(3, 70.0) >= 2 * 5 * 70.0
 
 
-def test_a_failing_runner_is_told_as_elsewhere(lying, tmp_path):
+def test_a_failing_runner_is_told_as_elsewhere(lying_runner, tmp_path):
     with pytest.raises(DeviceError, match="does not run") as caught:
-        watch(lying("", code=5), tmp_path)
+        watch(lying_runner("", code=5), tmp_path)
     assert caught.value.details == "its own words"
     with pytest.raises(VerificationError, match="does not accept"):
-        watch(lying("", code=runner.UNTRUSTED), tmp_path)
+        watch(lying_runner("", code=runner.UNTRUSTED), tmp_path)
     assert list((tmp_path / "run").iterdir()) == []
 
 
@@ -175,28 +175,28 @@ def peak(program, tmp_path, monkeypatch):
     return measure
 
 
-def test_a_peak_is_measured_once(peak, lying, tmp_path):
-    first = peak(lying(json.dumps(_PEAK)))
+def test_a_peak_is_measured_once(peak, lying_runner, tmp_path):
+    first = peak(lying_runner(json.dumps(_PEAK)))
     assert (first.gflops, first.gbytes_s, first.threads) == (12.5, 3.25, 1 + 1)
     assert "NEON" in first.method
-    assert peak(lying("", code=1)) == first
+    assert peak(lying_runner("", code=1)) == first
     (cached,) = (tmp_path / "cache" / "peaks").iterdir()
     cached.write_text("{")
     with pytest.raises(DeviceError, match="cannot be measured"):
-        peak(lying("", code=1))
+        peak(lying_runner("", code=1))
 
 
-def test_a_peak_of_a_busy_device_is_not_kept(peak, lying, tmp_path):
-    peak(lying(json.dumps(_PEAK)), kept=False)
+def test_a_peak_of_a_busy_device_is_not_kept(peak, lying_runner, tmp_path):
+    peak(lying_runner(json.dumps(_PEAK)), kept=False)
     assert not (tmp_path / "cache" / "peaks").exists()
 
 
 @pytest.mark.parametrize(
     "change", [{"gflops": 0}, {"gflops": 1e300}, {"gbytes_s": "x"}, {"threads": -1}, {"array_kib": None}]
 )
-def test_what_is_no_peak_is_told(peak, lying, change):
+def test_what_is_no_peak_is_told(peak, lying_runner, change):
     with pytest.raises(DeviceError, match="an invalid peak"):
-        peak(lying(json.dumps(_PEAK | change)))
+        peak(lying_runner(json.dumps(_PEAK | change)))
 
 
 def test_this_machine_reaches_something(peak, program):

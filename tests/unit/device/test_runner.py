@@ -93,9 +93,9 @@ def test_variables_are_set(root_and_folders, tmp_path):
     root, folders = root_and_folders
     (tmp_path / "runner").write_text('#!/bin/sh\necho "it is $ANY" >&2\nexit 3\n')
     (tmp_path / "runner").chmod(0o755)
-    words = {"release": "any", "threads": 1, "plan": runner.SMOKE, "environment": {"ANY": "two words"}}
+    options = {"release": "any", "threads": 1, "plan": runner.SMOKE, "environment": {"ANY": "two words"}}
     with pytest.raises(DeviceError) as caught:
-        call(root, {**folders, "runners": str(tmp_path)}, **words)
+        call(root, {**folders, "runners": str(tmp_path)}, **options)
     assert caught.value.details == "it is two words"
 
 

@@ -81,8 +81,8 @@ def test_a_run_that_fails_leaves_no_inputs(release, monkeypatch):
 def test_outputs_of_another_signature_are_refused(release, monkeypatch):
     honest = runner.call
 
-    def short(*arguments, **more):
-        run = honest(*arguments, **more)
+    def short(*arguments, **options):
+        run = honest(*arguments, **options)
         return dataclasses.replace(run, outputs={"y": run.outputs["y"][:-1]})
 
     monkeypatch.setattr(runner, "call", short)

@@ -28,9 +28,9 @@ def sensor_names(tmp_path, files):
     return [sensor.name for sensor in sensors.find(LocalShell(), str(tmp_path)).sensors]
 
 
-def supply(name, kind, **more):
+def supply(name, kind, **values):
     return {
-        f"power_supply/{name}/{key}": value for key, value in {"type": kind, "power_now": 18_000_000, **more}.items()
+        f"power_supply/{name}/{key}": value for key, value in {"type": kind, "power_now": 18_000_000, **values}.items()
     }
 
 
@@ -45,8 +45,8 @@ def test_a_counter_with_its_range(tmp_path):
 @pytest.mark.parametrize("text", ["9" * 5000, "9" * 18, "x", "", "\N{SUPERSCRIPT TWO}"])
 def test_a_range_that_is_none_is_not_known(text):
     class Shell(LocalShell):
-        def run(self, _script, **how):
-            return super().run(f"echo 'rail uJ powercap psys {text or '-'} /sys/energy_uj'", **how)
+        def run(self, _script, **options):
+            return super().run(f"echo 'rail uJ powercap psys {text or '-'} /sys/energy_uj'", **options)
 
     (sensor,) = sensors.find(Shell(), "/sys").sensors
     assert sensor.wraps == 0

@@ -1,4 +1,4 @@
-"""Waiting for a device: for how long, who is told of whom, and what is kept of it."""
+"""Waiting for a device: for how long, the messages meanwhile, and the record of each wait."""
 
 from __future__ import annotations
 

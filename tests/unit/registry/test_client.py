@@ -1,4 +1,4 @@
-"""Requests to a registry that answers as it is told: who sees a login, what is tried again, and what is refused."""
+"""Requests to a registry with scripted answers: who sees a login, what is tried again, and what is refused."""
 
 from __future__ import annotations
 
@@ -23,9 +23,12 @@ def _no_login(monkeypatch, tmp_path):
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
 
 
-def get(server, access=None, path="/v2/x", **how):
+def get(server, access=None, path="/v2/x", **options):
     address = parse(f"oci://{server.host}/x:1")
-    with Client(address, access or Access()) as spoken, spoken.ask("GET", path, expected=OK, **how) as response:
+    with (
+        Client(address, access or Access()) as registry_client,
+        registry_client.ask("GET", path, expected=OK, **options) as response,
+    ):
         return document(response)
 
 
@@ -149,20 +152,20 @@ def test_another_host_that_asks_for_a_login_gets_none(monkeypatch):
     monkeypatch.setattr(client, "_session", anywhere(client._session))
     with contextlib.ExitStack() as stack:
         other = stack.enter_context(told(behind_password))
-        led = Answer(307, headers={"Location": f"http://{other.host}/blob"})
-        server = stack.enter_context(told(lambda _: led))
+        redirect = Answer(307, headers={"Location": f"http://{other.host}/blob"})
+        server = stack.enter_context(told(lambda _: redirect))
         with pytest.raises(RegistryError, match="requires a login"):
             get(server, Access(login=ANN))
-        spoken = stack.enter_context(Client(parse(f"oci://{server.host}/x:1"), Access(login=ANN)))
-        spoken._authorization = BASIC
+        registry_client = stack.enter_context(Client(parse(f"oci://{server.host}/x:1"), Access(login=ANN)))
+        registry_client._authorization = BASIC
         with pytest.raises(RegistryError, match="refuses"):
-            spoken.ask("PUT", f"http://{other.host}/upload", expected=OK, body=b"data")
+            registry_client.ask("PUT", f"http://{other.host}/upload", expected=OK, body=b"data")
     assert [request.headers.get("Authorization") for request in other.asked] == [None, None]
 
 
 def test_a_redirect_in_a_circle_ends():
-    led = Answer(307, headers={"Location": "/v2/x"})
-    with told(lambda _: led) as server, pytest.raises(RegistryError, match="cannot be reached"):
+    redirect = Answer(307, headers={"Location": "/v2/x"})
+    with told(lambda _: redirect) as server, pytest.raises(RegistryError, match="cannot be reached"):
         get(server)
     assert len(server.asked) < 10
 
@@ -219,9 +222,9 @@ def test_a_redirect_to_nowhere_is_an_error_of_ours(location):
 
 
 def test_nobody_there_is_told():
-    spoken = Client(parse("oci://127.0.0.1:1/x:1"), Access())
-    with spoken, pytest.raises(RegistryError, match=r"127\.0\.0\.1:1 cannot be reached") as caught:
-        spoken.ask("GET", "/v2/", expected=OK)
+    registry_client = Client(parse("oci://127.0.0.1:1/x:1"), Access())
+    with registry_client, pytest.raises(RegistryError, match=r"127\.0\.0\.1:1 cannot be reached") as caught:
+        registry_client.ask("GET", "/v2/", expected=OK)
     assert caught.value.details == "Connection refused"
 
 
@@ -236,9 +239,9 @@ def test_nobody_there_is_told():
     ],
 )
 def test_only_this_machine_is_spoken_to_in_the_clear(registry, access, origin):
-    with Client(parse(f"oci://{registry}/x:1"), access) as spoken:
-        assert spoken.origin == origin
-        schemes = {prefix for prefix in spoken._session.adapters if prefix.startswith("http:")}
+    with Client(parse(f"oci://{registry}/x:1"), access) as registry_client:
+        assert registry_client.origin == origin
+        schemes = {prefix for prefix in registry_client._session.adapters if prefix.startswith("http:")}
         assert schemes == ({f"{origin}/"} if origin.startswith("http:") else set())
 
 
@@ -247,7 +250,7 @@ def test_what_lies_in_the_home_folder_says_nothing(tmp_path, monkeypatch):
     (tmp_path / ".netrc").chmod(0o600)
     monkeypatch.setenv("HOME", str(tmp_path))
     with told(lambda _: Answer(200, b"x", {"Set-Cookie": "a=b"})) as server, contextlib.ExitStack() as stack:
-        spoken = stack.enter_context(Client(parse(f"oci://{server.host}/x:1"), Access()))
+        registry_client = stack.enter_context(Client(parse(f"oci://{server.host}/x:1"), Access()))
         for _ in range(2):
-            spoken.ask("GET", "/v2/", expected=OK).close()
+            registry_client.ask("GET", "/v2/", expected=OK).close()
     assert not any({"Authorization", "Cookie"} & request.headers.keys() for request in server.asked)

@@ -1,4 +1,4 @@
-"""A repository of a registry of OCI 1.1 that answers as it is told: hostile answers, and broken ones."""
+"""A repository in an OCI 1.1 registry with scripted answers: hostile answers, and broken ones."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def counted():
 @pytest.fixture
 def repository(server, counted):
     address = parse(f"oci://{server.host}/x:1")
-    with Client(address, Access()) as spoken:
-        yield Repository(spoken, address, counted.append)
+    with Client(address, Access()) as registry_client:
+        yield Repository(registry_client, address, counted.append)
 
 
 # --- what is there
@@ -111,8 +111,11 @@ def test_what_is_no_image_manifest_is_no_package(repository, shelf, kind):
 def test_a_manifest_of_another_digest_is_refused(server, shelf):
     address = parse(f"oci://{server.host}/x@{DIGEST}")
     shelf.manifests[DIGEST] = b"{}"
-    with Client(address, Access()) as spoken, pytest.raises(VerificationError, match="does not match its digest"):
-        Repository(spoken, address).manifest()
+    with (
+        Client(address, Access()) as registry_client,
+        pytest.raises(VerificationError, match="does not match its digest"),
+    ):
+        Repository(registry_client, address).manifest()
 
 
 def companions(count):
@@ -190,8 +193,8 @@ def test_an_upload_whose_token_has_expired_is_made_again(shelf, server, tmp_path
 
     shelf.instead = instead
     address = parse(f"oci://{server.host}/x:1")
-    with Client(address, Access()) as spoken:
-        Repository(spoken, address).ensure(WANTED.sha256, path)
+    with Client(address, Access()) as registry_client:
+        Repository(registry_client, address).ensure(WANTED.sha256, path)
     assert shelf.blobs == {DIGEST: CONTENT}
     assert server.asked[-1].headers["Authorization"] == "Bearer new"
 
@@ -219,15 +222,15 @@ def test_a_manifest_that_is_kept_otherwise_is_refused(repository, shelf):
 
 def test_a_tag_that_stands_in_for_a_list_keeps_what_others_put_there(repository, shelf):
     tag = DIGEST.replace(":", "-")
-    stranger = {"mediaType": "x", "digest": f"sha256:{'1' * 64}", "size": 1, "artifactType": "theirs", "data": "e30="}
+    foreign = {"mediaType": "x", "digest": f"sha256:{'1' * 64}", "size": 1, "artifactType": "theirs", "data": "e30="}
     older = {"mediaType": "x", "digest": f"sha256:{'2' * 64}", "size": 1, "artifactType": f"{oci.VENDOR}.x"}
     scanned = {"mediaType": "x", "digest": f"sha256:{'4' * 64}", "size": 1, "artifactType": inventory.BILL_TYPE}
-    shelf.manifests[tag] = oci.encode_index([stranger, older, scanned])
+    shelf.manifests[tag] = oci.encode_index([foreign, older, scanned])
     newer = older | {"digest": f"sha256:{'3' * 64}"}
-    ours = scanned | {"digest": f"sha256:{'5' * 64}"}
-    for descriptor in (newer, ours, ours):
+    current = scanned | {"digest": f"sha256:{'5' * 64}"}
+    for descriptor in (newer, current, current):
         repository.refer(DIGEST, descriptor)
-    assert json.loads(shelf.manifests[tag])["manifests"] == [stranger, scanned, newer, ours]
+    assert json.loads(shelf.manifests[tag])["manifests"] == [foreign, scanned, newer, current]
 
 
 def test_an_upload_that_is_tried_again_counts_once(repository, shelf, tmp_path, counted):
@@ -240,8 +243,8 @@ def test_an_upload_that_is_tried_again_counts_once(repository, shelf, tmp_path, 
 
 
 def test_the_next_page_may_be_named_beside_this_one(repository, shelf):
-    listed = [oci.descriptor(oci.MANIFEST_TYPE, oci.bytes_record(bytes([n]))) for n in range(2)]
-    shelf.referrers[DIGEST] = listed
+    descriptors = [oci.descriptor(oci.MANIFEST_TYPE, oci.bytes_record(bytes([n]))) for n in range(2)]
+    shelf.referrers[DIGEST] = descriptors
     page = shelf._page
 
     def beside(path, digest, number):
@@ -252,5 +255,5 @@ def test_the_next_page_may_be_named_beside_this_one(repository, shelf):
 
     shelf._page = beside
     assert [referrer.digest for referrer in repository.referrers(DIGEST)] == [
-        descriptor["digest"] for descriptor in listed
+        descriptor["digest"] for descriptor in descriptors
     ]

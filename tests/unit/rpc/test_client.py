@@ -57,10 +57,10 @@ def test_it_has_nothing_secret_in_its_environment(monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
     client = Client()
     client.start()
-    there = client.run(environment)
+    variables = client.run(environment)
     raw = Path(f"/proc/{client.pid}/environ").read_bytes() + Path(f"/proc/{client.pid}/cmdline").read_bytes()
     client.kill()
-    assert "hush" not in there.values()
+    assert "hush" not in variables.values()
     assert b"hush" not in raw
 
 

@@ -113,17 +113,17 @@ def test_waiting_ends_when_it_is_told_to(talk):
 
 @pytest.mark.parametrize("has_limit", [True, False])
 def test_the_limit_of_a_session_is_passed_on(has_limit):
-    heard = []
+    received = []
 
     def talk(link):
-        heard.append(link.recv(4096))
+        received.append(link.recv(4096))
         link.sendall(struct.pack("<ii", RPC_MAGIC, 6) + b"server")
         silent(link)
 
     terms = Terms(SOON_S * 20, session_s=7.5 if has_limit else 0.0)
     with server(versions_then(talk)) as port:
         handshake.open_session(to(port), "board-1", "key", terms).close()
-    assert heard[0][8:] == (b"client:key -timeout=7.5" if has_limit else b"client:key")
+    assert received[0][8:] == (b"client:key -timeout=7.5" if has_limit else b"client:key")
 
 
 # --- the versions ----------------------------------------------------------------------------------------------------

@@ -134,19 +134,19 @@ AGREED = {
 @pytest.mark.parametrize("user", ["pi", None])
 def test_it_is_what_openssh_reads(home, case, user):
     require("OpenSSH's client", "openssh-client", shutil.which("ssh") is not None)
-    here, ran = socket.gethostname(), home / "ran"
-    text = AGREED[case].replace("RAN", str(ran)).replace("FOLDER", str(home)).replace("ID", str(os.getuid()))
-    text = text.replace("ME", getpass.getuser()).replace("HERE", here).replace("SHORT", here.partition(".")[0])
+    host, marker = socket.gethostname(), home / "ran"
+    text = AGREED[case].replace("RAN", str(marker)).replace("FOLDER", str(home)).replace("ID", str(os.getuid()))
+    text = text.replace("ME", getpass.getuser()).replace("HERE", host).replace("SHORT", host.partition(".")[0])
     (home / "part").write_text("Host other\n User other\n")
     (home / "config").write_text(text)
     command = ["ssh", "-G", "-F", home / "config", *(["-l", user] if user else []), "board"]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    theirs = dict(line.split(" ", 1) for line in output.splitlines())
+    openssh = dict(line.split(" ", 1) for line in output.splitlines())
     *_, hop = config.Config(SshOptions()).route(Address("board", user))
-    assert (hop.user, hop.host, hop.port) == (theirs["user"], theirs["hostname"], int(theirs["port"]))
-    assert ",".join(hop.jumps) == theirs.get("proxyjump", "")
-    assert hop.proxy_command == theirs.get("proxycommand", "").replace("%h", hop.host)
-    assert not ran.exists(), "what follows a criterion that is not met is not run"
+    assert (hop.user, hop.host, hop.port) == (openssh["user"], openssh["hostname"], int(openssh["port"]))
+    assert ",".join(hop.jumps) == openssh.get("proxyjump", "")
+    assert hop.proxy_command == openssh.get("proxycommand", "").replace("%h", hop.host)
+    assert not marker.exists(), "what follows a criterion that is not met is not run"
 
 
 def test_tokens_of_paths_and_of_a_proxy_command(home):

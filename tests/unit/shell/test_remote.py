@@ -115,9 +115,9 @@ def test_a_device_that_takes_little_at_a_time(shell, tmp_path, monkeypatch):
 
 def test_whoever_waits_for_a_line_is_told_of_the_end(shell):
     process = shell.start("cat")
-    heard: list[str] = []
-    waiting = threading.Thread(target=lambda: heard.append(process.readline(60)))
+    lines: list[str] = []
+    waiting = threading.Thread(target=lambda: lines.append(process.readline(60)))
     waiting.start()
     process.close()
     waiting.join(30)
-    assert heard == [""]
+    assert lines == [""]

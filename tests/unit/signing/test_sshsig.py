@@ -1,4 +1,4 @@
-"""Signatures against those of ssh-keygen, and what is no signature."""
+"""Signatures compared with those of ssh-keygen, and data that is no signature."""
 
 from __future__ import annotations
 

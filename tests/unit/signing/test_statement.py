@@ -1,4 +1,4 @@
-"""What is signed, and what is no statement."""
+"""The statement that is signed, and documents that are no statement."""
 
 from __future__ import annotations
 

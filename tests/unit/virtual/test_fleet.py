@@ -24,46 +24,46 @@ ROOT = resources.ROOT
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE8E4eAv2pBnHfdh"
 
 
-class Paper:
-    """A kind of boards that exist on paper only, and say of themselves what a test lets them say."""
+class FakeBoards:
+    """A kind of boards without containers or machines: a test sets the host key that they report."""
 
     def __init__(self):
         self.devices: dict[str, VirtualBoard] = {}
-        self.says = HOST_KEY + "\n"
-        self.done: list[str] = []
+        self.reported_key = HOST_KEY + "\n"
+        self.calls: list[str] = []
 
     def boards(self):
         return tuple(self.devices[name] for name in sorted(self.devices))
 
     def prepare(self, board, tell):
         tell(f"preparing {board.name}")
-        self.done.append(f"prepare {board.name}")
+        self.calls.append(f"prepare {board.name}")
 
     def create(self, board, login, used_names):
         name = boards.next_name(board.name, used_names)
         self.devices[name] = VirtualBoard(
             name, board.name, "docker", port=2200 + len(self.devices), running=True, client=login.fingerprint
         )
-        self.done.append(f"create {name}")
+        self.calls.append(f"create {name}")
         return self.devices[name]
 
     def start(self, device):
         self.devices[device.name] = dataclasses.replace(device, running=True)
-        self.done.append(f"start {device.name}")
+        self.calls.append(f"start {device.name}")
 
     def stop(self, device):
         self.devices[device.name] = dataclasses.replace(device, running=False)
-        self.done.append(f"stop {device.name}")
+        self.calls.append(f"stop {device.name}")
 
     def remove(self, device):
         del self.devices[device.name]
-        self.done.append(f"remove {device.name}")
+        self.calls.append(f"remove {device.name}")
 
     def log(self, device):
         return f"last words of {device.name}"
 
     def host_key(self, device):
-        return self.says if device.running else ""
+        return self.reported_key if device.running else ""
 
 
 @pytest.fixture
@@ -73,9 +73,9 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def paper(folder, monkeypatch):
-    kind = Paper()
-    monkeypatch.setattr(fleet, "_kinds", lambda _folder: {"docker": kind, "kernel": Paper(), "musl": Paper()})
+def fake_boards(folder, monkeypatch):
+    kind = FakeBoards()
+    monkeypatch.setattr(fleet, "_kinds", lambda _folder: {"docker": kind, "kernel": FakeBoards(), "musl": FakeBoards()})
     monkeypatch.setattr(fleet, "_has_banner", lambda _port: True)
     return kind
 
@@ -99,24 +99,24 @@ def test_wanted_wrongly(text):
 
 
 @pytest.mark.parametrize("count", [0, -1, fleet.MAX_PER_TYPE + 1])
-def test_number_that_makes_no_sense(paper, count):
+def test_number_that_makes_no_sense(fake_boards, count):
     with pytest.raises(InputError, match="is not a valid number of virtual boards"):
         fleet.up({"rpi4": count})
-    assert paper.done == []
+    assert fake_boards.calls == []
 
 
-def test_unknown_board_type(paper):
+def test_unknown_board_type(fake_boards):
     with pytest.raises(InputError) as caught:
         fleet.up({"rpi4": 1, "pinq": 1})
     assert caught.value.hint == "did you mean pynq?"
-    assert paper.done == []
+    assert fake_boards.calls == []
 
 
 @pytest.mark.parametrize("name", ["local", "x86_64", "android-arm64"])
-def test_boards_that_cannot_be_virtual(paper, name):
+def test_boards_that_cannot_be_virtual(fake_boards, name):
     with pytest.raises(InputError, match="no virtual boards of type"):
         fleet.up({name: 1})
-    assert paper.done == []
+    assert fake_boards.calls == []
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_more_packages_change_the_images_that_have_them(tmp_path, monkeypatch):
 # --- what is written ---
 
 
-def test_files(paper, folder):
+def test_files(fake_boards, folder):
     started = fleet.up({"rpi4": 2, "pynq": 1})
     assert [device.name for device in started] == ["pynq-1", "rpi4-1", "rpi4-2"]
     devices = lab.load_devices()
@@ -227,7 +227,7 @@ def test_files(paper, folder):
     assert not folder.exists()
 
 
-def test_our_shell_reads_the_ssh_config(paper, folder):
+def test_our_shell_reads_the_ssh_config(fake_boards, folder):
     fleet.up({"rpi4": 1})
     with pytest.raises(DeviceError) as caught:  # nobody listens there
         open_shell("rpi4-1", config=SshOptions(config_file=folder / "ssh_config", agent=False))
@@ -235,7 +235,7 @@ def test_our_shell_reads_the_ssh_config(paper, folder):
 
 
 @pytest.mark.parametrize(
-    "says",
+    "reported_key",
     [
         "",
         "garbage",
@@ -245,8 +245,8 @@ def test_our_shell_reads_the_ssh_config(paper, folder):
         "ssh-ed25519",
     ],
 )
-def test_host_key_that_is_none_is_not_trusted(paper, folder, says):
-    paper.says = says
+def test_host_key_that_is_none_is_not_trusted(fake_boards, folder, reported_key):
+    fake_boards.reported_key = reported_key
     fleet.up({"rpi4": 1})
     assert (folder / "known_hosts").read_text() == ""
     assert lab.load_devices() == {}
@@ -271,33 +271,33 @@ def test_folder_that_cannot_be_made(tmp_path, monkeypatch):
 # --- up and down ---
 
 
-def test_up_is_idempotent_and_never_takes_away(paper):
+def test_up_is_idempotent_and_never_takes_away(fake_boards):
     fleet.up({"rpi4": 2})
-    paper.done.clear()
+    fake_boards.calls.clear()
     assert len(fleet.up({"rpi4": 1})) == 2
-    assert paper.done == ["prepare rpi4"]
+    assert fake_boards.calls == ["prepare rpi4"]
 
 
-def test_stopped_boards_are_started_before_new_ones_are_made(paper):
+def test_stopped_boards_are_started_before_new_ones_are_made(fake_boards):
     first = fleet.up({"rpi4": 2})
-    paper.stop(first[0])
-    paper.done.clear()
+    fake_boards.stop(first[0])
+    fake_boards.calls.clear()
     fleet.up({"rpi4": 3})
-    assert paper.done == ["prepare rpi4", "start rpi4-1", "create rpi4-3"]
+    assert fake_boards.calls == ["prepare rpi4", "start rpi4-1", "create rpi4-3"]
 
 
-def test_stopped_boards_that_nobody_asks_for_stay_stopped(paper):
+def test_stopped_boards_that_nobody_asks_for_stay_stopped(fake_boards):
     first = fleet.up({"rpi4": 2})
-    paper.stop(first[1])
+    fake_boards.stop(first[1])
     assert [device.name for device in fleet.up({"rpi4": 1})] == ["rpi4-1"]
     assert list(lab.load_devices()) == ["rpi4-1"]
 
 
 @pytest.mark.parametrize("fault", [KeyboardInterrupt, DeviceError("x"), MemoryError])
-def test_failed_up_is_undone(paper, folder, monkeypatch, fault):
+def test_failed_up_is_undone(fake_boards, folder, monkeypatch, fault):
     first = fleet.up({"rpi4": 2})
-    paper.stop(first[1])
-    before = paper.boards()
+    fake_boards.stop(first[1])
+    before = fake_boards.boards()
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
 
     def fails(*_arguments):
@@ -307,24 +307,26 @@ def test_failed_up_is_undone(paper, folder, monkeypatch, fault):
     with pytest.raises(BaseException) as caught:  # noqa: PT011 - whichever of the three
         fleet.up({"rpi4": 3, "pynq": 1})
     assert caught.type is (fault if isinstance(fault, type) else type(fault))
-    assert paper.boards() == before
+    assert fake_boards.boards() == before
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == files
 
 
-def test_board_that_ends_before_it_answers(paper, monkeypatch):
-    monkeypatch.setattr(fleet, "_has_banner", lambda _port: [paper.stop(device) for device in paper.boards()] and False)
+def test_board_that_ends_before_it_answers(fake_boards, monkeypatch):
+    monkeypatch.setattr(
+        fleet, "_has_banner", lambda _port: [fake_boards.stop(device) for device in fake_boards.boards()] and False
+    )
     with pytest.raises(DeviceError, match="rpi4-1 ended before its SSH server answered") as caught:
         fleet.up({"rpi4": 1})
     assert caught.value.details == "last words of rpi4-1"
-    assert paper.boards() == ()
+    assert fake_boards.boards() == ()
 
 
-def test_down_of_an_unknown_board(paper):
+def test_down_of_an_unknown_board(fake_boards):
     fleet.up({"rpi4": 1})
     with pytest.raises(InputError) as caught:
         fleet.down(["rpi4-1", "rpi4-11"])
     assert caught.value.hint == "did you mean rpi4-1?"
-    assert len(paper.boards()) == 1
+    assert len(fake_boards.boards()) == 1
 
 
 def test_no_engine(folder, monkeypatch):

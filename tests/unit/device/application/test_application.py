@@ -134,7 +134,7 @@ def test_words_of_an_application_cannot_steer_the_result(store, tmp_path, run, a
 
 
 def test_a_health_command_that_writes_without_an_end_does_not_fill_the_disk(store, tmp_path, run, app):
-    """It is ended before, and what it wrote last is told."""
+    """The command is ended before that, and the error has the end of its output."""
     endless = Application(restart=app.restart, health="yes a-b-c", within="2s")
     with locked(store):
         largest = 0

@@ -1,4 +1,4 @@
-"""Which cores are the big ones, and what LLVM is told of them."""
+"""Which cores are the big ones, and the options of LLVM for them."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ from toolchain.device.probe import hardware_tables
 
 
 def features(machine: str, mcpu: str) -> set[str]:
-    described = {"kind": "llvm", "mtriple": MACHINES[machine].triple, "mcpu": mcpu}
-    return {str(name) for name in codegen.llvm_get_cpu_features(Target(described))}
+    target = {"kind": "llvm", "mtriple": MACHINES[machine].triple, "mcpu": mcpu}
+    return {str(name) for name in codegen.llvm_get_cpu_features(Target(target))}
 
 
 def names(machine: str) -> set[str]:

@@ -67,11 +67,11 @@ def test_a_command_has_no_input(shell):
 def test_files_go_there_and_back_whole(shell, tmp_path):
     data = os.urandom(2_000_000) + b"\n~.\r\n\0"
     (tmp_path / "here").write_bytes(data)
-    there = tmp_path / "it's there"
-    there.write_bytes(data[:1000])
-    shell.push(tmp_path / "here", str(there), offset=1000)
-    assert there.read_bytes() == data
-    shell.pull(str(there), tmp_path / "back", max_bytes=len(data))
+    target = tmp_path / "it's there"
+    target.write_bytes(data[:1000])
+    shell.push(tmp_path / "here", str(target), offset=1000)
+    assert target.read_bytes() == data
+    shell.pull(str(target), tmp_path / "back", max_bytes=len(data))
     assert (tmp_path / "back").read_bytes() == data
     assert shell.bytes_sent >= len(data) - 1000
     assert shell.bytes_received >= len(data)
