@@ -122,14 +122,14 @@ def test_a_board_type_is_looked_at_before_the_device(home, name, message):
 
 def test_the_command_that_goes_on_says_all_that_was_said():
     ssh = SshOptions(config_file=Path("lab"), known_hosts=(Path("a b"), Path("c")), identity=Path("key"))
-    wanted = AdoptionRequest(
+    request = AdoptionRequest(
         "me@h", ssh, "", "one", "rpi4", "/x", Path("list.toml"), emulated=True, more=("--wait", "9")
     )
-    assert wanted.command(root="/y") == (
+    assert request.command(root="/y") == (
         "toolchain board add me@h --root /y --name one --board rpi4 --devices list.toml -i key --ssh-config lab "
         "--known-hosts 'a b' --known-hosts c --emulated --wait 9"
     )
-    assert wanted.for_another_login().startswith("toolchain board add OTHER@h --root /x ")
+    assert request.for_another_login().startswith("toolchain board add OTHER@h --root /x ")
 
 
 class Here(LocalShell):
@@ -155,11 +155,11 @@ def one_board(home, monkeypatch):
 
 def test_the_folder_that_is_looked_at_is_the_types(home, one_board):
     one_board(f"{home}/opt/edge")
-    wanted = AdoptionRequest("me@10.0.0.8", SSH)
-    made = adoption.adopt(wanted, adoption.choose_entry(wanted), Here())
-    assert (made.choice.board.name, made.board_file) == ("here", None)
-    assert (made.probe.place.root, made.device.root) == (f"{home}/opt/edge", None)
-    assert made.probe.server == "SSH-2.0-here"
+    request = AdoptionRequest("me@10.0.0.8", SSH)
+    adopted = adoption.adopt(request, adoption.choose_entry(request), Here())
+    assert (adopted.choice.board.name, adopted.board_file) == ("here", None)
+    assert (adopted.probe.place.root, adopted.device.root) == (f"{home}/opt/edge", None)
+    assert adopted.probe.server == "SSH-2.0-here"
 
 
 def test_a_machine_that_is_not_supported_is_refused_and_not_listed(home, monkeypatch):
@@ -173,17 +173,20 @@ def test_a_machine_that_is_not_supported_is_refused_and_not_listed(home, monkeyp
 
 def test_a_folder_of_the_type_that_will_not_do_is_told(home, one_board):
     one_board("/proc/edge")
-    wanted = AdoptionRequest("me@10.0.0.8", SSH, name="x")
+    request = AdoptionRequest("me@10.0.0.8", SSH, name="x")
     with pytest.raises(DeviceError, match="/proc of ") as caught:
-        adoption.adopt(wanted, adoption.choose_entry(wanted), Here())
+        adoption.adopt(request, adoption.choose_entry(request), Here())
     assert "toolchain board add me@10.0.0.8 --root /FOLDER/edge-toolchain --name x" in caught.value.hint
     assert not (home / "config").exists()
-    given = AdoptionRequest("me@10.0.0.8", SSH, root=f"{home}/mine")
-    assert adoption.adopt(given, adoption.choose_entry(given), Here()).device.root == f"{home}/mine"
+    request_with_root = AdoptionRequest("me@10.0.0.8", SSH, root=f"{home}/mine")
+    assert (
+        adoption.adopt(request_with_root, adoption.choose_entry(request_with_root), Here()).device.root
+        == f"{home}/mine"
+    )
 
 
 @pytest.mark.parametrize(
-    ("signs", "old", "said", "expected"),
+    ("signs", "old", "emulated", "expected"),
     [
         ({"dmi": "QEMU"}, None, None, True),
         ({"dmi": "QEMU"}, None, False, False),
@@ -195,10 +198,10 @@ def test_a_folder_of_the_type_that_will_not_do_is_told(home, one_board):
         ({}, True, None, True),
     ],
 )
-def test_emulators(signs, old, said, expected):
-    wanted = AdoptionRequest("me@h", SSH, emulated=said)
+def test_emulators(signs, old, emulated, expected):
+    request = AdoptionRequest("me@h", SSH, emulated=emulated)
     device = None if old is None else Device(board="rpi4", host="me@h", emulated=old)
-    assert adoption._is_emulated(wanted, Entry(Path("x"), "h", device), probed(signs)) is expected
+    assert adoption._is_emulated(request, Entry(Path("x"), "h", device), probed(signs)) is expected
 
 
 def test_an_emulator_that_shows_it_is_one():
@@ -221,10 +224,10 @@ def test_hosts_are_addresses(home, host):
         adoption.choose_entry(AdoptionRequest(host, SSH))
 
 
-@pytest.mark.parametrize("given", ["nonsense", "MD5:16:27:ac", "SHA256:", "SHA256:" + "a" * 42])
-def test_what_is_no_fingerprint_is_told_before_anything_is_asked(home, given):
+@pytest.mark.parametrize("fingerprint", ["nonsense", "MD5:16:27:ac", "SHA256:", "SHA256:" + "a" * 42])
+def test_what_is_no_fingerprint_is_told_before_anything_is_asked(home, fingerprint):
     with pytest.raises(InputError, match="is not a valid fingerprint"):
-        adoption.choose_entry(AdoptionRequest("me@10.0.0.8", SSH, fingerprint=given))
+        adoption.choose_entry(AdoptionRequest("me@10.0.0.8", SSH, fingerprint=fingerprint))
 
 
 def test_fingerprints():

@@ -26,30 +26,30 @@ def own_boards(tmp_path, monkeypatch):
     ],
 )
 def test_one_that_there_is(lines, values, name):
-    found = choice.choose(probed(values, lines), "", "")
-    assert (found.board.name, found.text) == (name, "")
+    chosen = choice.choose(probed(values, lines), "", "")
+    assert (chosen.board.name, chosen.text) == (name, "")
 
 
 def test_a_zynq():
     lines = cores(*[(("0x41", "0xc09"), "half thumb neon vfpv3")] * 2)
-    found = choice.choose(probed({"machine": "armv7l", "bits": "32", "cpus": "2"}, lines), "", "")
-    assert found.board.name == "pynq"
+    chosen = choice.choose(probed({"machine": "armv7l", "bits": "32", "cpus": "2"}, lines), "", "")
+    assert chosen.board.name == "pynq"
 
 
 def test_a_new_one_where_none_fits():
-    found = choice.choose(probed({"model": "Orange Pi 5 Rev 1"}, cores(*[(A76, ARMV82)] * 4)), "", "")
-    written = tomllib.loads(found.text)
-    assert found.board.name == "orange-pi-5"
-    assert written["target"] == {"kind": "llvm", "mcpu": "cortex-a76", "mattr": ["+neon"]}
-    assert (written["machine"], written["triple"], written["cores"]) == ("aarch64", "aarch64-linux-gnu", 4)
-    assert (written["toolchain"], written["image"]) == ("container", "mali")
+    chosen = choice.choose(probed({"model": "Orange Pi 5 Rev 1"}, cores(*[(A76, ARMV82)] * 4)), "", "")
+    table = tomllib.loads(chosen.text)
+    assert chosen.board.name == "orange-pi-5"
+    assert table["target"] == {"kind": "llvm", "mcpu": "cortex-a76", "mattr": ["+neon"]}
+    assert (table["machine"], table["triple"], table["cores"]) == ("aarch64", "aarch64-linux-gnu", 4)
+    assert (table["toolchain"], table["image"]) == ("container", "mali")
 
 
 def test_32_bits_on_a_kernel_of_64():
-    found = choice.choose(probed({"bits": "32"}, []), "", "")
-    assert found.board.name == "raspberry-pi-4-model-b-armv7"
-    assert (found.board.machine, found.board.triple) == ("armv7l", "arm-linux-gnueabihf")
-    assert (found.board.target.mcpu, found.board.target.mattr) == ("cortex-a72", ("+neon",))
+    chosen = choice.choose(probed({"bits": "32"}, []), "", "")
+    assert chosen.board.name == "raspberry-pi-4-model-b-armv7"
+    assert (chosen.board.machine, chosen.board.triple) == ("armv7l", "arm-linux-gnueabihf")
+    assert (chosen.board.target.mcpu, chosen.board.target.mattr) == ("cortex-a72", ("+neon",))
 
 
 def test_a_new_one_is_found_the_next_time(tmp_path, monkeypatch):
@@ -66,16 +66,16 @@ def test_a_new_one_is_found_the_next_time(tmp_path, monkeypatch):
     "model", ["../../etc/passwd", "foo.toml", "a" * 500, "\\x1b[31m", "---", "", "x\"]\nmachine = 'y'"]
 )
 def test_a_hostile_model_makes_a_plain_name(model):
-    found = choice.choose(probed({"model": model}, cores((A76, ARMV82))), "", "")
-    assert found.text
-    assert found.board.name.replace("-", "").isalnum()
-    assert len(found.board.name) <= 60
-    assert tomllib.loads(found.text)["machine"] == "aarch64"
+    chosen = choice.choose(probed({"model": model}, cores((A76, ARMV82))), "", "")
+    assert chosen.text
+    assert chosen.board.name.replace("-", "").isalnum()
+    assert len(chosen.board.name) <= 60
+    assert tomllib.loads(chosen.text)["machine"] == "aarch64"
 
 
 def test_the_name_is_the_users():
-    found = choice.choose(probed(lines=cores((A76, ARMV82))), "", "bench-3")
-    assert found.board.name == "bench-3"
+    chosen = choice.choose(probed(lines=cores((A76, ARMV82))), "", "bench-3")
+    assert chosen.board.name == "bench-3"
     assert choice.choose(probed(lines=cores((A76, ARMV82))), "opi", "bench-3").board.name == "opi"
 
 
@@ -87,11 +87,11 @@ def test_a_name_made_of_a_devices_is_no_path():
 def test_a_name_is_no_path(name, tmp_path, monkeypatch):
     """Or a file of the user's would be written over."""
     monkeypatch.chdir(tmp_path)
-    named = name.replace("TMP", str(tmp_path))
+    board_name = name.replace("TMP", str(tmp_path))
     mine = tmp_path / "mine.toml"
     mine.write_text("mine")
     with pytest.raises(InputError, match="not a valid name of a board type"):
-        choice.choose(probed(lines=cores((A76, ARMV82))), named, "")
+        choice.choose(probed(lines=cores((A76, ARMV82))), board_name, "")
     assert mine.read_text() == "mine"
     assert list(tmp_path.rglob("*.toml")) == [mine]
 
@@ -104,16 +104,16 @@ def test_a_board_that_is_no_such_board():
 
 
 def test_a_plainer_board_may_be_named():
-    found = choice.choose(probed(), "rpi3b", "")
-    assert (found.board.name, found.text) == ("rpi3b", "")
-    assert any("cortex-a53" in note for note in found.notes)
+    chosen = choice.choose(probed(), "rpi3b", "")
+    assert (chosen.board.name, chosen.text) == ("rpi3b", "")
+    assert any("cortex-a53" in note for note in chosen.notes)
 
 
 def test_an_unknown_core_is_told():
-    found = choice.choose(probed(lines=cores((("0x48", "0xabc"), ARMV82))), "", "")
-    assert found.board.target.mcpu == "generic"
-    assert found.board.cpu_features == ("asimd", "asimddp", "asimdhp")
-    assert any("0x48, 0xabc" in note for note in found.notes)
+    chosen = choice.choose(probed(lines=cores((("0x48", "0xabc"), ARMV82))), "", "")
+    assert chosen.board.target.mcpu == "generic"
+    assert chosen.board.cpu_features == ("asimd", "asimddp", "asimdhp")
+    assert any("0x48, 0xabc" in note for note in chosen.notes)
 
 
 def test_boards_of_what_computes_there_are_offered():
@@ -148,11 +148,11 @@ def test_an_fpga_alone_is_no_zynq():
 
 
 def test_big_cores_are_an_offer():
-    found = choice.choose(probed({"cpus": "6"}, cores(*[(A53, ARMV8)] * 4, *[(A72, ARMV8)] * 2)), "", "")
-    assert any("--threads 2" in note for note in found.notes)
+    chosen = choice.choose(probed({"cpus": "6"}, cores(*[(A53, ARMV8)] * 4, *[(A72, ARMV8)] * 2)), "", "")
+    assert any("--threads 2" in note for note in chosen.notes)
 
 
 def test_android_has_boards_of_its_own():
-    found = choice.choose(probed({"android": "30", "libc": None}), "", "")
-    assert found.board.triple == "aarch64-linux-android24"
-    assert found.board.root.startswith("/data/local/tmp")
+    chosen = choice.choose(probed({"android": "30", "libc": None}), "", "")
+    assert chosen.board.triple == "aarch64-linux-android24"
+    assert chosen.board.root.startswith("/data/local/tmp")

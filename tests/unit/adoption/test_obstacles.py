@@ -57,14 +57,14 @@ def test_a_device_that_has_all():
     ],
 )
 def test_each_by_its_name_with_the_next_command(values, code, message, hint):
-    found = fault(values)
-    assert found.exit_code == code
-    assert message in found.message
-    assert hint in found.hint
+    error = fault(values)
+    assert error.exit_code == code
+    assert message in error.message
+    assert hint in error.hint
 
 
 def test_several_are_told_together():
-    found = fault({"lacks": "flock", "libc": "glibc 2.17"})
-    assert "2 obstacles" in found.message
-    assert "lacks flock" in found.details
-    assert "newer glibc" in found.hint
+    error = fault({"lacks": "flock", "libc": "glibc 2.17"})
+    assert "2 obstacles" in error.message
+    assert "lacks flock" in error.details
+    assert "newer glibc" in error.hint

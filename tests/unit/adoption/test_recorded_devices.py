@@ -72,8 +72,8 @@ def probed(name: str, folder: Path) -> DeviceProbe:
         (folder / "bin" / command).chmod(0o755)
     text = re.sub(r"(?<![\w/])/(proc|sys)/", rf"{folder}/\1/", script.text(TOKEN, "", hardware_tables.accelerators()))
     environment = {"PATH": f"{folder}/bin:{os.environ['PATH']}", "HOME": str(folder)}
-    done = subprocess.run(["/bin/sh", "-c", text], env=environment, capture_output=True, text=True, check=True)
-    return probe.read(Answer(done.stdout, TOKEN, "me@board"), "me@board")
+    completed = subprocess.run(["/bin/sh", "-c", text], env=environment, capture_output=True, text=True, check=True)
+    return probe.read(Answer(completed.stdout, TOKEN, "me@board"), "me@board")
 
 
 def test_every_device_has_its_row():
@@ -81,8 +81,8 @@ def test_every_device_has_its_row():
 
 
 def test_every_named_board_has_a_device():
-    named = {name for name in boards.names() if choice.has_names(boards.load(name))}
-    assert named <= set(EXISTING.values())
+    boards_with_names = {name for name in boards.names() if choice.has_names(boards.load(name))}
+    assert boards_with_names <= set(EXISTING.values())
 
 
 @pytest.mark.parametrize(("name", "board"), EXISTING.items())

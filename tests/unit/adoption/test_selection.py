@@ -30,7 +30,7 @@ def x86(flags: str) -> list[str]:
 
 
 def answering(monkeypatch, values, lines):
-    monkeypatch.setattr(probe, "ask", lambda *_given: probed(values, lines))
+    monkeypatch.setattr(probe, "ask", lambda *_arguments: probed(values, lines))
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,9 @@ def answering(monkeypatch, values, lines):
 )
 def test_each_level_has_a_shipped_file(monkeypatch, own_boards, flags, name, reason):
     answering(monkeypatch, X86, x86(flags))
-    found = selection.select(None)
-    assert (found.board.name, found.reason, found.is_new, found.emulated) == (name, reason, False, False)
-    assert found.sentence("me@h") == f"board {name}: {reason}"
+    selected = selection.select(None)
+    assert (selected.board.name, selected.reason, selected.is_new, selected.emulated) == (name, reason, False, False)
+    assert selected.sentence("me@h") == f"board {name}: {reason}"
     assert not own_boards.exists()
 
 
@@ -63,17 +63,17 @@ def test_a_cpu_that_says_nothing_of_itself_gets_the_baseline(monkeypatch):
 )
 def test_an_arm_board(monkeypatch, lines, name, cpu):
     answering(monkeypatch, {}, lines)
-    found = selection.select(None)
-    assert (found.board.name, found.reason) == (name, f"the device's CPU is a {cpu}")
+    selected = selection.select(None)
+    assert (selected.board.name, selected.reason) == (name, f"the device's CPU is a {cpu}")
 
 
 def test_a_new_board_type_is_not_written(monkeypatch, own_boards):
     answering(monkeypatch, {"model": "Orange Pi 5"}, cores(*[(A76, ARMV82)] * 4))
-    found = selection.select(None)
-    assert (found.board.name, found.is_new) == ("orange-pi-5", True)
-    assert "it has no file, `toolchain board add me@h` writes one" in found.sentence("me@h")
+    selected = selection.select(None)
+    assert (selected.board.name, selected.is_new) == ("orange-pi-5", True)
+    assert "it has no file, `toolchain board add me@h` writes one" in selected.sentence("me@h")
     assert not own_boards.exists()
-    assert selection.select(None).board == found.board
+    assert selection.select(None).board == selected.board
 
 
 def test_an_unknown_cpu(monkeypatch):
@@ -83,9 +83,9 @@ def test_an_unknown_cpu(monkeypatch):
 
 def test_an_emulator_is_marked(monkeypatch):
     answering(monkeypatch, {"kernel_arch": "x86_64"}, ())
-    found = selection.select(None)
-    assert found.emulated
-    assert "shows signs of an emulator" in found.sentence("me@h")
+    selected = selection.select(None)
+    assert selected.emulated
+    assert "shows signs of an emulator" in selected.sentence("me@h")
 
 
 @pytest.mark.parametrize(
@@ -124,8 +124,8 @@ LAB = {
     ],
 )
 def test_what_the_lists_say(device, name):
-    found = selection.listed(device, LAB)
-    assert (found and found.name) == name
+    entry = selection.listed(device, LAB)
+    assert (entry and entry.name) == name
 
 
 def test_an_entry_of_a_board_type_without_a_file():

@@ -13,7 +13,7 @@ def test_what_a_person_sees():
     lines += ["thermal=cpu 45300", "hwmon=r ina3221 power1_input", "group_cpus=150000 100000"]
     values = {"bits": "32", "kernel_arch": "aarch64", "throttled": "throttled=0x0"}
     text = str(summary.table(probed(values, lines), [("board", "rpi4"), ("or", "")]))
-    for part in (
+    for phrase in (
         "32-bit programs",
         "glibc 2.36",
         "not for this login",
@@ -24,7 +24,7 @@ def test_what_a_person_sees():
         "time of 1.5 CPUs",
         "board",
     ):
-        assert part in text, part
+        assert phrase in text, phrase
     assert "\nor" not in text
 
 

@@ -82,9 +82,9 @@ def test_a_named_x86_cpu_is_left_alone():
     assert unused.instructions(kind, facts(V4)) == ""
 
 
-def warned(monkeypatch, name, found, flags, machine="x86_64", **given):
-    monkeypatch.setattr(probe, "ask", lambda *_given: found)
-    return unused.warning(board.load(name).resolved(), facts(flags, machine), LocalShell(), **given)
+def warned(monkeypatch, name, device_probe, flags, machine="x86_64", **options):
+    monkeypatch.setattr(probe, "ask", lambda *_arguments: device_probe)
+    return unused.warning(board.load(name).resolved(), facts(flags, machine), LocalShell(), **options)
 
 
 def test_the_warning_names_the_board_and_the_factor(monkeypatch):
@@ -116,7 +116,7 @@ def test_no_warning_where_nothing_is_unused(monkeypatch):
 
 
 def test_a_device_that_is_lost_meanwhile_is_told(monkeypatch):
-    def lost(*_given):
+    def lost(*_arguments):
         raise DeviceError("it is gone")
 
     monkeypatch.setattr(probe, "ask", lost)

@@ -45,15 +45,15 @@ def member(name=BLOB, kind=tarfile.REGTYPE, size=0, **fields):
     return info
 
 
-def with_member(package, info, how=tarfile.GNU_FORMAT, content=b""):
+def with_member(package, info, tar_format=tarfile.GNU_FORMAT, content=b""):
     """Put a member before those that a package has."""
-    package.write_bytes(info.tobuf(how, "utf-8", "surrogateescape") + content + package.read_bytes())
+    package.write_bytes(info.tobuf(tar_format, "utf-8", "surrogateescape") + content + package.read_bytes())
     return package
 
 
 def test_the_members_of_a_package_are_found_where_they_are(package):
-    with archive.open_archive(package) as found, tarfile.open(package) as known:
-        assert found.members == {one.name: (one.offset_data, one.size) for one in known}
+    with archive.open_archive(package) as opened, tarfile.open(package) as tar:
+        assert opened.members == {entry.name: (entry.offset_data, entry.size) for entry in tar}
 
 
 def test_folders_are_of_no_weight(package, tiny, tmp_path):
@@ -93,7 +93,7 @@ def test_less_than_nothing_is_no_size(package):
 
 
 @pytest.mark.parametrize(
-    ("kind", "what"),
+    ("kind", "description"),
     [
         (tarfile.SYMTYPE, "a link"),
         (tarfile.LNKTYPE, "a link"),
@@ -107,8 +107,8 @@ def test_less_than_nothing_is_no_size(package):
         (tarfile.CONTTYPE, "of type b'7'"),
     ],
 )
-def test_what_is_no_plain_file_is_refused(package, kind, what):
-    assert what in refused(with_member(package, member(kind=kind, linkname="/etc/passwd")), match="is damaged")
+def test_what_is_no_plain_file_is_refused(package, kind, description):
+    assert description in refused(with_member(package, member(kind=kind, linkname="/etc/passwd")), match="is damaged")
 
 
 @pytest.mark.parametrize("name", ["../../evil", "/etc/passwd", "blobs/sha256/short", "evil\x1b[2J", BLOB + "/x", ""])
@@ -142,8 +142,8 @@ def test_a_document_beyond_all_documents_is_not_read(package, monkeypatch):
 
 
 def test_a_file_that_shrinks_is_no_internal_error(package, monkeypatch):
-    with archive.open_archive(package) as found:
-        short = archive.Archive(found.name, io.BytesIO(), found.members)
+    with archive.open_archive(package) as opened:
+        short = archive.Archive(opened.name, io.BytesIO(), opened.members)
         with pytest.raises(VerificationError, match=r"ends within index\.json"):
             short.index()
 
@@ -169,8 +169,8 @@ def test_what_breaks_off_leaves_nothing(package, monkeypatch, fault):
 
 
 def test_two_bundles_in_one_package_are_refused(package):
-    one = {"mediaType": "x", "digest": f"sha256:{'0' * 64}", "size": 2, "artifactType": bundle.ARTIFACT}
-    document = json.dumps({"manifests": [one, one]}).encode()
+    descriptor = {"mediaType": "x", "digest": f"sha256:{'0' * 64}", "size": 2, "artifactType": bundle.ARTIFACT}
+    document = json.dumps({"manifests": [descriptor, descriptor]}).encode()
     head = member("index.json", size=len(document)).tobuf(tarfile.USTAR_FORMAT)
     package.write_bytes(head + document.ljust(-(-len(document) // 512) * 512, b"\0"))
     with pytest.raises(VerificationError, match="contains 2 bundles"):

@@ -17,10 +17,10 @@ def test_a_bundle_fits_the_board_that_it_was_built_for(tiny, native):
 
 @pytest.mark.parametrize(("built", "deployed"), [("rk3399-cpu", "rpi4"), ("x86_64", "opencl-local")])
 def test_another_board_of_the_same_machine_is_refused(tiny, built, deployed):
-    theirs, ours = (boards.load(name).resolved() for name in (built, deployed))
-    manifest = dataclasses.replace(tiny.manifest, board=built, machine=theirs.machine, triple=theirs.triple)
+    built_board, deployed_board = (boards.load(name).resolved() for name in (built, deployed))
+    manifest = dataclasses.replace(tiny.manifest, board=built, machine=built_board.machine, triple=built_board.triple)
     with pytest.raises(VerificationError, match=f"for board {built}, not for board {deployed}") as caught:
-        bundle.check_board(manifest, ours)
+        bundle.check_board(manifest, deployed_board)
     assert f"use --board {built} or its board file" in caught.value.hint
     assert f"--board {deployed}`" in caught.value.hint
 

@@ -23,7 +23,7 @@ BOTH = (bundle.BILL, bundle.PROVENANCE)
 
 
 @pytest.fixture
-def copied(tiny, tmp_path):
+def bundle_copy(tiny, tmp_path):
     shutil.copytree(tiny.folder, tmp_path / "copy")
     return tmp_path / "copy"
 
@@ -31,17 +31,17 @@ def copied(tiny, tmp_path):
 def test_the_bill_is_valid_and_names_what_there_is(tiny):
     text = (tiny.folder / bundle.BILL).read_text()
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
-    found = json.loads(text)
-    named = {one["name"]: one for one in found["components"]}
+    bill = json.loads(text)
+    components = {component["name"]: component for component in bill["components"]}
     for name, record in tiny.manifest.files.items():
-        assert named[name]["hashes"] == [{"alg": "SHA-256", "content": record.sha256}]
-    assert named["apache-tvm"]["version"] == tiny.manifest.versions["tvm"]
-    assert (named["apache-tvm"]["scope"], named["onnxruntime"]["scope"]) == ("required", "excluded")
-    assert named["requirements.lock"]["hashes"][0]["content"] == files.sha256_file(made_of())
-    assert "pytest" not in named  # what developers alone need took no part
-    needs = {one["ref"]: one.get("dependsOn", []) for one in found["dependencies"]}
-    toolchain = next(one for one in needs if one.startswith("pkg:pypi/edge-toolchain@"))
-    assert named["onnxruntime"]["purl"] in needs[toolchain]
+        assert components[name]["hashes"] == [{"alg": "SHA-256", "content": record.sha256}]
+    assert components["apache-tvm"]["version"] == tiny.manifest.versions["tvm"]
+    assert (components["apache-tvm"]["scope"], components["onnxruntime"]["scope"]) == ("required", "excluded")
+    assert components["requirements.lock"]["hashes"][0]["content"] == files.sha256_file(made_of())
+    assert "pytest" not in components  # what developers alone need took no part
+    needs = {dependency["ref"]: dependency.get("dependsOn", []) for dependency in bill["dependencies"]}
+    toolchain = next(reference for reference in needs if reference.startswith("pkg:pypi/edge-toolchain@"))
+    assert components["onnxruntime"]["purl"] in needs[toolchain]
 
 
 def made_of():
@@ -49,19 +49,20 @@ def made_of():
 
 
 def test_the_statement_is_valid_and_says_how_it_was_made(tiny):
-    found = json.loads((tiny.folder / bundle.PROVENANCE).read_text())
-    read = json_format.ParseDict(found, statement_pb2.Statement())
-    Statement(list(read.subject), read.predicate_type, found["predicate"]).validate()
-    provenance = json_format.ParseDict(found["predicate"], provenance_pb2.Provenance())  # refuses what it does not know
-    assert {one.name: one.digest["sha256"] for one in read.subject} == {
+    document = json.loads((tiny.folder / bundle.PROVENANCE).read_text())
+    read = json_format.ParseDict(document, statement_pb2.Statement())
+    Statement(list(read.subject), read.predicate_type, document["predicate"]).validate()
+    # ParseDict refuses fields that it does not know.
+    provenance = json_format.ParseDict(document["predicate"], provenance_pb2.Provenance())
+    assert {subject.name: subject.digest["sha256"] for subject in read.subject} == {
         "dense": tiny.digest,
         **{name: record.sha256 for name, record in tiny.manifest.files.items()},
     }
     built = provenance.build_definition
     assert built.external_parameters["command"] == tiny.manifest.command
-    materials = {one.name: dict(one.digest).get("sha256") for one in built.resolved_dependencies}
+    materials = {material.name: dict(material.digest).get("sha256") for material in built.resolved_dependencies}
     assert materials[tiny.manifest.model["origin"]] == tiny.manifest.model["sha256"]
-    assert all(one.uri or one.digest for one in built.resolved_dependencies)
+    assert all(material.uri or material.digest for material in built.resolved_dependencies)
 
 
 def test_they_are_the_same_bytes_each_time(tiny, tmp_path):
@@ -69,43 +70,43 @@ def test_they_are_the_same_bytes_each_time(tiny, tmp_path):
     assert [(tmp_path / name).read_bytes() for name in BOTH] == [(tiny.folder / name).read_bytes() for name in BOTH]
 
 
-def test_they_come_back_out_of_a_package_and_leave_its_digest(tiny, copied, tmp_path):
+def test_they_come_back_out_of_a_package_and_leave_its_digest(tiny, bundle_copy, tmp_path):
     bundle.pack(tiny, tmp_path / "whole.tar")
-    whole = bundle.unpack(tmp_path / "whole.tar", tmp_path / "whole")
-    assert all((whole.folder / name).read_bytes() == (tiny.folder / name).read_bytes() for name in BOTH)
+    unpacked = bundle.unpack(tmp_path / "whole.tar", tmp_path / "whole")
+    assert all((unpacked.folder / name).read_bytes() == (tiny.folder / name).read_bytes() for name in BOTH)
     for name in BOTH:
-        (copied / name).unlink()
-    assert bundle.load(copied).digest == whole.digest == tiny.digest
+        (bundle_copy / name).unlink()
+    assert bundle.load(bundle_copy).digest == unpacked.digest == tiny.digest
 
 
 @pytest.mark.parametrize("name", BOTH)
-def test_those_of_another_bundle_are_refused(tiny, copied, tmp_path, name):
+def test_those_of_another_bundle_are_refused(tiny, bundle_copy, tmp_path, name):
     other = made.reweighted(tiny, tmp_path / "other", 5)
-    shutil.copy(other.folder / name, copied / name)
+    shutil.copy(other.folder / name, bundle_copy / name)
     with pytest.raises(VerificationError, match=f"{name} in .* describes another bundle"):
-        bundle.load(copied)
+        bundle.load(bundle_copy)
 
 
 @pytest.mark.parametrize("name", BOTH)
 @pytest.mark.parametrize(
     "content", ["", "{", "[]", "{}", "[" * 100_000, '{"subject": []}', '{"metadata": 1, "subject": 1}']
 )
-def test_another_form_is_refused(copied, name, content):
-    (copied / name).write_text(content)
+def test_another_form_is_refused(bundle_copy, name, content):
+    (bundle_copy / name).write_text(content)
     with pytest.raises(VerificationError, match=f"{name} in .* is not in a valid form"):
-        bundle.load(copied)
+        bundle.load(bundle_copy)
 
 
 @pytest.mark.parametrize("name", BOTH)
-def test_one_without_an_end_is_not_read(copied, name):
-    with (copied / name).open("wb") as file:
+def test_one_without_an_end_is_not_read(bundle_copy, name):
+    with (bundle_copy / name).open("wb") as file:
         file.truncate(inventories.AT_MOST + 1)
     with pytest.raises(VerificationError, match="has more than 4194304 bytes"):
-        bundle.load(copied)
+        bundle.load(bundle_copy)
 
 
-def test_a_bundle_without_them_says_so(copied):
-    (copied / bundle.BILL).unlink()
-    loaded = bundle.load(copied)
+def test_a_bundle_without_them_says_so(bundle_copy):
+    (bundle_copy / bundle.BILL).unlink()
+    loaded = bundle.load(bundle_copy)
     with pytest.raises(InputError, match=r"the package of dense has no bill\.cdx\.json"):
         inventories.components(loaded.folder, loaded.manifest)

@@ -18,9 +18,9 @@ _TEXT = """class Module:
 
 
 def test_a_graph_is_read():
-    found = kernels.read(_TEXT)
-    assert list(found) == ["c", "softmax"]
-    conv, softmax = found.values()
+    by_name = kernels.read(_TEXT)
+    assert list(by_name) == ["c", "softmax"]
+    conv, softmax = by_name.values()
     assert conv.buffers == (("float32", (1, 2, 8, 8, 16)), ("int8", (4, 3)), ("float32", ()))
     assert (conv.layer, conv.choice, conv.exact, conv.operations) == ('{"kind":"conv"}', '{"a":1}', "", 0)
     assert conv.shape == "1x2x8x8x16, 4x3 -> scalar"
@@ -39,11 +39,11 @@ def with_nodes(text: str) -> str:
 
 def test_the_calls_of_a_kernel_name_their_nodes():
     calls = [["c", ["conv1", 'a "quoted" one']], ["softmax", []], ["c", ["conv2"]]]
-    found = kernels.read(with_nodes(json.dumps(calls)))
-    assert found["c"].nodes == (("conv1", 'a "quoted" one'), ("conv2",))
-    assert [found["c"].nodes_of(call, 2) for call in (0, 1)] == [("conv1", 'a "quoted" one'), ("conv2",)]
-    assert found["c"].nodes_of(0, 3) == (), "nobody knows which of the three calls these are"
-    assert found["softmax"].nodes == ((),)
+    by_name = kernels.read(with_nodes(json.dumps(calls)))
+    assert by_name["c"].nodes == (("conv1", 'a "quoted" one'), ("conv2",))
+    assert [by_name["c"].nodes_of(call, 2) for call in (0, 1)] == [("conv1", 'a "quoted" one'), ("conv2",)]
+    assert by_name["c"].nodes_of(0, 3) == (), "nobody knows which of the three calls these are"
+    assert by_name["softmax"].nodes == ((),)
     assert kernels.read(_TEXT)["c"].nodes == (), "a bundle of an older toolchain"
 
 
@@ -56,11 +56,11 @@ def test_what_is_no_graph_has_no_kernels():
     assert kernels.read("") == {}
     assert kernels.read("\x00" * 100 + "\n    def f(x: T.Buffer((((") == {}
     odd = _TEXT.replace('"123"', '"1e99"').replace('"{\\"kind\\":\\"conv\\"}"', '"\\x"')
-    found = kernels.read(odd)
-    assert (found["softmax"].operations, found["c"].layer) == (0, "")
+    by_name = kernels.read(odd)
+    assert (by_name["softmax"].operations, by_name["c"].layer) == (0, "")
 
 
 def test_a_real_bundle_tells_of_each_kernel_with_a_template_or_counts_it(tiny):
-    found = kernels.read((tiny.folder / GRAPH_TEXT).read_text(encoding="utf-8"))
-    assert found
-    assert all(one.buffers and (one.layer or one.operations) for one in found.values())
+    by_name = kernels.read((tiny.folder / GRAPH_TEXT).read_text(encoding="utf-8"))
+    assert by_name
+    assert all(kernel.buffers and (kernel.layer or kernel.operations) for kernel in by_name.values())

@@ -26,10 +26,10 @@ def reference():
 
 def test_it_comes_back(reference, tmp_path):
     reference.save(tmp_path)
-    found = bundles.Reference.read(tmp_path / bundles.REFERENCE)
-    assert (found.random.seed, found.random.samples) == (7, DRAWN.samples)
-    assert [one["y.z"].tolist() for one in found.random.outputs] == [[[1, 1]], [[0, 0, 0]]]
-    assert (found.tolerance, list(found.inputs), list(found.outputs)) == (0.125, ["x"], ["y.z"])
+    loaded = bundles.Reference.read(tmp_path / bundles.REFERENCE)
+    assert (loaded.random.seed, loaded.random.samples) == (7, DRAWN.samples)
+    assert [outputs["y.z"].tolist() for outputs in loaded.random.outputs] == [[[1, 1]], [[0, 0, 0]]]
+    assert (loaded.tolerance, list(loaded.inputs), list(loaded.outputs)) == (0.125, ["x"], ["y.z"])
 
 
 def test_the_same_samples_are_the_same_bytes(reference, tmp_path):
@@ -58,8 +58,8 @@ def test_without_samples_there_are_none(tmp_path):
     ],
 )
 def test_samples_that_nobody_wrote(tmp_path, key, note):
-    written = {**json.loads(DRAWN.notes()["samples"]), **note}
+    samples = {**json.loads(DRAWN.notes()["samples"]), **note}
     path = tmp_path / bundles.REFERENCE
-    tensors.save(path, {key: np.ones(2)}, {"samples": json.dumps(written)})
+    tensors.save(path, {key: np.ones(2)}, {"samples": json.dumps(samples)})
     with pytest.raises(VerificationError, match="samples in an unknown form"):
         bundles.Reference.read(path)

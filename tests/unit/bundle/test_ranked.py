@@ -21,13 +21,14 @@ def _ranking(scores=(0.3, 0.2, 0.1), rows=((7.0, 8.0),)):
 
 
 def test_a_reference_keeps_them(tmp_path):
-    drawn = RandomSamples(0, (Sample("0" * 64), Sample("1" * 64)), (OUTPUTS, OUTPUTS), ((), (_ranking((3, 2, 1)),)))
-    bundle.Reference("ort", {}, OUTPUTS, None, drawn, (_ranking(),)).save(tmp_path)
-    found = bundle.Reference.read(tmp_path / "reference.safetensors")
-    (own,) = found.rankings
-    assert own.names == ("a.b",)
-    np.testing.assert_array_equal(own.next_rows["a.b"], [[[7, 8]]])
-    assert [[one.scores.tolist() for one in each] for each in found.random.rankings] == [[], [[[3, 2, 1]]]]
+    samples = RandomSamples(0, (Sample("0" * 64), Sample("1" * 64)), (OUTPUTS, OUTPUTS), ((), (_ranking((3, 2, 1)),)))
+    bundle.Reference("ort", {}, OUTPUTS, None, samples, (_ranking(),)).save(tmp_path)
+    loaded = bundle.Reference.read(tmp_path / "reference.safetensors")
+    (ranking,) = loaded.rankings
+    assert ranking.names == ("a.b",)
+    np.testing.assert_array_equal(ranking.next_rows["a.b"], [[[7, 8]]])
+    of_samples = loaded.random.rankings
+    assert [[ranking.scores.tolist() for ranking in rankings] for rankings in of_samples] == [[], [[[3, 2, 1]]]]
 
 
 def test_one_without_any_is_as_it_was(tmp_path):
@@ -51,12 +52,12 @@ def test_one_without_any_is_as_it_was(tmp_path):
     ],
 )
 def test_what_has_another_form_is_refused(key, notes):
-    found, written = reference.rankings_to_tensors([(None, _ranking())])
-    parts = {name.partition(".")[2]: value for name, value in found.items()}
+    arrays, metadata = reference.rankings_to_tensors([(None, _ranking())])
+    fields = {name.partition(".")[2]: value for name, value in arrays.items()}
     if key:
-        parts[key] = np.ones(1)
+        fields[key] = np.ones(1)
     with pytest.raises(VerificationError, match="ranking"):
-        reference.read_rankings(parts, {"rankings": notes} if notes else written, "here")
+        reference.read_rankings(fields, {"rankings": notes} if notes else metadata, "here")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ COUNT = TensorSpec("count", (), "int64")
 
 
 def check(outputs, *specs):
-    made = SimpleNamespace(
+    manifest = SimpleNamespace(
         step_inputs=(),
         step_outputs=specs,
         outputs=specs,
@@ -28,7 +28,7 @@ def check(outputs, *specs):
         sounds=None,
         variants=(),
     )
-    bundle.Reference("", {}, outputs).check(made)
+    bundle.Reference("", {}, outputs).check(manifest)
 
 
 def test_a_reference_that_fits_is_taken():
@@ -128,10 +128,10 @@ def test_a_reference_beside_a_bundle_that_was_built_without_is_refused(tiny, tmp
 def test_limits_of_outputs_are_kept(tmp_path):
     limits = {"y": Limit(1e-2, ROUNDING), "z": Limit(LARGEST_TOLERANCE, MODEL)}
     sample = Sample("0" * 64, limits)
-    drawn = RandomSamples(7, (sample,), ({"y": np.ones(2)},))
-    bundle.Reference("", {"x": np.ones(1)}, {"y": np.ones(2)}, limits, drawn).save(tmp_path)
-    found = bundle.Reference.read(tmp_path / bundle.REFERENCE)
-    assert (found.tolerance, found.random.samples) == (limits, (sample,))
+    samples = RandomSamples(7, (sample,), ({"y": np.ones(2)},))
+    bundle.Reference("", {"x": np.ones(1)}, {"y": np.ones(2)}, limits, samples).save(tmp_path)
+    loaded = bundle.Reference.read(tmp_path / bundle.REFERENCE)
+    assert (loaded.tolerance, loaded.random.samples) == (limits, (sample,))
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_a_limit_that_no_build_writes_is_refused(tmp_path, limit):
 
 
 def test_a_release_with_steps_for_pictures_needs_a_picture():
-    made = SimpleNamespace(
+    manifest = SimpleNamespace(
         step_inputs=(),
         step_outputs=(),
         outputs=(),
@@ -162,7 +162,7 @@ def test_a_release_with_steps_for_pictures_needs_a_picture():
     )
     for picture, message in [(None, "no picture"), (np.zeros((2, 2, 4), np.uint8), "neither RGB pixels nor")]:
         with pytest.raises(VerificationError) as caught:
-            bundle.Reference("", {}, {}, picture=picture).check(made)
+            bundle.Reference("", {}, {}, picture=picture).check(manifest)
         assert message in caught.value.details
-    bundle.Reference("", {}, {}, picture=np.zeros((2, 2, 3), np.uint8)).check(made)
-    bundle.Reference("", {}, {}, picture=np.zeros(7, np.uint8)).check(made)
+    bundle.Reference("", {}, {}, picture=np.zeros((2, 2, 3), np.uint8)).check(manifest)
+    bundle.Reference("", {}, {}, picture=np.zeros(7, np.uint8)).check(manifest)

@@ -18,11 +18,11 @@ from toolchain.tensors import TensorSpec
 @pytest.fixture
 def manifest(tiny):
     """The manifest of a bundle, as if it had two variants."""
-    own = tiny.manifest
-    first = Variant("one", own.entry, own.inputs, own.outputs, own.params_order, own.activations)
+    single = tiny.manifest
+    first = Variant("one", single.entry, single.inputs, single.outputs, single.params_order, single.activations)
     wide = (TensorSpec("x", (3, 8), "float32"),)
-    second = Variant("three", "main_1", wide, (TensorSpec("y", (3, 4), "float32"),), own.params_order, 1000)
-    return replace(own, schema=4, variants=(first, second))
+    second = Variant("three", "main_1", wide, (TensorSpec("y", (3, 4), "float32"),), single.params_order, 1000)
+    return replace(single, schema=4, variants=(first, second))
 
 
 def test_a_manifest_with_variants_is_read_as_it_was_written(manifest):
@@ -41,9 +41,9 @@ def test_the_manifest_of_a_variant(manifest, tiny):
 
 
 def test_the_memory_is_that_of_all_variants(manifest, tiny):
-    alone, both = memory.planned(tiny.manifest), memory.planned(manifest)
-    assert both.activations == alone.activations + 1000 + 3 * 4 * 4  # and the outputs of two runs of each
-    assert (both.inputs, both.weights) == (alone.inputs + 3 * 8 * 4, alone.weights)
+    single, together = memory.planned(tiny.manifest), memory.planned(manifest)
+    assert together.activations == single.activations + 1000 + 3 * 4 * 4  # and the outputs of two runs of each
+    assert (together.inputs, together.weights) == (single.inputs + 3 * 8 * 4, single.weights)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_too_few_and_too_many_variants_are_refused(manifest):
 def refused(document: dict[str, object], fault: str) -> None:
     with pytest.raises(VerificationError, match="the manifest of a test is not valid") as caught:
         bundle.read_manifest(files.canonical_json(document), "a test")
-    assert any(part in caught.value.details for part in fault.split("|")), caught.value.details
+    assert any(phrase in caught.value.details for phrase in fault.split("|")), caught.value.details
 
 
 def reference(rows: int) -> Reference:
@@ -99,21 +99,21 @@ def reference(rows: int) -> Reference:
 
 
 def test_the_references_of_variants_are_read_as_they_were_written(manifest, tmp_path):
-    whole = replace(reference(1), variants={"three": reference(3)})
-    whole.save(tmp_path)
-    found = Reference.read(tmp_path / bundle.REFERENCE)
-    found.check(manifest)
+    saved = replace(reference(1), variants={"three": reference(3)})
+    saved.save(tmp_path)
+    loaded = Reference.read(tmp_path / bundle.REFERENCE)
+    loaded.check(manifest)
     for name, expected in (("one", reference(1)), ("three", reference(3))):
-        own = found.of_variant(name)
-        assert (own.runtime, own.tolerance, own.variants) == (expected.runtime, expected.tolerance, {})
-        np.testing.assert_array_equal(own.inputs["x"], expected.inputs["x"])
+        variant = loaded.of_variant(name)
+        assert (variant.runtime, variant.tolerance, variant.variants) == (expected.runtime, expected.tolerance, {})
+        np.testing.assert_array_equal(variant.inputs["x"], expected.inputs["x"])
 
 
 @pytest.mark.parametrize("variants", [{}, {"four": 3}, {"three": 3, "four": 3}, {"three": 2}])
 def test_a_reference_of_other_variants_is_refused(manifest, variants):
-    whole = replace(reference(1), variants={name: reference(rows) for name, rows in variants.items()})
+    with_variants = replace(reference(1), variants={name: reference(rows) for name, rows in variants.items()})
     with pytest.raises(VerificationError, match="the bundle's reference"):
-        whole.check(manifest)
+        with_variants.check(manifest)
 
 
 def test_a_reference_with_variants_does_not_fit_a_model_without(tiny):

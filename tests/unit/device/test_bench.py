@@ -39,22 +39,29 @@ class Device:
 @pytest.mark.parametrize("size", [1, 2, 9, 10, 99, 100, 5000])
 def test_statistics_are_those_of_numpy(size):
     values = np.random.default_rng(size).lognormal(size=size)
-    found = bench.statistics(list(values))
-    assert found.samples == tuple(values)
-    assert (found.min, found.max) == (values.min(), values.max())
-    assert found.mean == pytest.approx(values.mean())
-    assert found.median == pytest.approx(np.median(values))
-    assert found.std == pytest.approx(values.std(ddof=1) if size > 1 else 0.0)
-    assert found.p90 == (pytest.approx(np.percentile(values, 90)) if size >= 10 else None)
-    assert found.p99 == (pytest.approx(np.percentile(values, 99)) if size >= 100 else None)
-    low, high = found.median_ci95
-    assert values.min() <= low <= found.median <= high <= values.max()
+    statistics = bench.statistics(list(values))
+    assert statistics.samples == tuple(values)
+    assert (statistics.min, statistics.max) == (values.min(), values.max())
+    assert statistics.mean == pytest.approx(values.mean())
+    assert statistics.median == pytest.approx(np.median(values))
+    assert statistics.std == pytest.approx(values.std(ddof=1) if size > 1 else 0.0)
+    assert statistics.p90 == (pytest.approx(np.percentile(values, 90)) if size >= 10 else None)
+    assert statistics.p99 == (pytest.approx(np.percentile(values, 99)) if size >= 100 else None)
+    low, high = statistics.median_ci95
+    assert values.min() <= low <= statistics.median <= high <= values.max()
 
 
 def test_statistics_are_reproducible_and_plain():
-    found = bench.statistics(STEADY)
-    assert found == bench.statistics(STEADY)
-    plain = [found.mean, found.median, found.std, found.p90, *found.median_ci95, *found.samples]
+    statistics = bench.statistics(STEADY)
+    assert statistics == bench.statistics(STEADY)
+    plain = [
+        statistics.mean,
+        statistics.median,
+        statistics.std,
+        statistics.p90,
+        *statistics.median_ci95,
+        *statistics.samples,
+    ]
     assert {type(value) for value in plain} == {float}
 
 
@@ -74,10 +81,10 @@ def test_resampling_of_many_samples_is_cut_into_parts():
 
 
 def test_conditions_of_this_machine():
-    found = bench.conditions(LocalShell())
-    assert found.load >= 0
-    assert 0 <= found.busy <= 1
-    assert found.mhz is None or found.mhz > 100
+    conditions = bench.conditions(LocalShell())
+    assert conditions.load >= 0
+    assert 0 <= conditions.busy <= 1
+    assert conditions.mhz is None or conditions.mhz > 100
 
 
 def test_conditions_are_read():
@@ -109,8 +116,8 @@ def test_device_that_tells_nothing():
 
 
 def doubts(samples=STEADY, before=CALM, after=CALM, **options):
-    wanted = {"threads": 1, "cpus": 4, "emulated": False, **options}
-    return bench.doubts(bench.statistics(samples), before, after, **wanted)
+    settings = {"threads": 1, "cpus": 4, "emulated": False, **options}
+    return bench.doubts(bench.statistics(samples), before, after, **settings)
 
 
 def changed(**values):
@@ -147,8 +154,8 @@ def test_nothing_to_doubt():
     ],
 )
 def test_each_doubt(options, text):
-    (found,) = doubts(**options)
-    assert found.startswith(text)
+    (doubt,) = doubts(**options)
+    assert doubt.startswith(text)
 
 
 def test_unstable():
@@ -182,7 +189,7 @@ def test_a_release_that_was_replaced_meanwhile_is_not_measured(tiny, program, tm
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "words"),
+    ("before", "after", "text"),
     [
         ({"busy": 0.5}, {}, "busy: other work used 50% of the CPUs just before the rounds, and 0% just after"),
         ({}, {"busy": 1.0}, "0% of the CPUs just before the rounds, and 100% just after"),
@@ -190,7 +197,7 @@ def test_a_release_that_was_replaced_meanwhile_is_not_measured(tiny, program, tm
         ({}, {"celsius": 85.0}, "hot: 85.0 degrees C"),
     ],
 )
-def test_what_disturbs_turns_is_told(before, after, words):
-    (told,) = bench.disturbances(dataclasses.replace(CALM, **before), dataclasses.replace(CALM, **after))
-    assert words in told
+def test_what_disturbs_turns_is_told(before, after, text):
+    (disturbance,) = bench.disturbances(dataclasses.replace(CALM, **before), dataclasses.replace(CALM, **after))
+    assert text in disturbance
     assert bench.disturbances(CALM, CALM) == ()

@@ -79,7 +79,9 @@ class DamagingShell(LocalShell):
 
 
 def generations(root: Path) -> list[tuple[int, bool]]:
-    return [(found.number, found.current) for found in Store(LocalShell(), str(root)).releases.generations()]
+    return [
+        (generation.number, generation.current) for generation in Store(LocalShell(), str(root)).releases.generations()
+    ]
 
 
 # --- what is refused before anything is sent ---
@@ -143,9 +145,9 @@ def test_a_library_that_musl_cannot_load(tiny, facts, tmp_path):
 )
 def test_bundles_of_another_tvm(fitting, versions, message):
     bundle, program, facts = fitting
-    known = {name: text for name, text in {**bundle.manifest.versions, **versions}.items() if text}
+    changed_versions = {name: text for name, text in {**bundle.manifest.versions, **versions}.items() if text}
     with pytest.raises(VerificationError, match=message) as caught:
-        fit.check_fits(dataclasses.replace(bundle.manifest, versions=known), program, facts)
+        fit.check_fits(dataclasses.replace(bundle.manifest, versions=changed_versions), program, facts)
     assert (caught.value.exit_code, caught.value.hint) == (5, "build it again with this toolchain")
 
 
@@ -248,42 +250,42 @@ def test_shipment(tiny, program, tmp_path):
 
 
 def test_first_deploy(tiny, ship, root, program):
-    seen = []
-    stages = Stages(seen.append)
-    done = ship(tiny, stages=stages)
-    assert done.changed
-    assert done.digest == bundles.whole_release(root) == tiny.digest
-    assert done.difference.ok
-    assert done.run.samples_ns == ()
+    steps = []
+    stages = Stages(steps.append)
+    deployed = ship(tiny, stages=stages)
+    assert deployed.changed
+    assert deployed.digest == bundles.whole_release(root) == tiny.digest
+    assert deployed.difference.ok
+    assert deployed.run.samples_ns == ()
     assert set(stages.seconds) == {"deploy", "smoke"}
     blobs = len(tiny.manifest.files) + 2
-    assert (done.transfer.blobs_sent, done.transfer.blobs_skipped) == (blobs, 0)
-    assert done.transfer.bytes_sent == sum(path.stat().st_size for path in (root / "blobs" / "sha256").iterdir())
-    assert done.transfer.seconds > 0
-    assert len({str(step) for step in seen}) == 1, "one bar"
-    amounts = [step.done for step in seen]
+    assert (deployed.transfer.blobs_sent, deployed.transfer.blobs_skipped) == (blobs, 0)
+    assert deployed.transfer.bytes_sent == sum(path.stat().st_size for path in (root / "blobs" / "sha256").iterdir())
+    assert deployed.transfer.seconds > 0
+    assert len({str(step) for step in steps}) == 1, "one bar"
+    amounts = [step.done for step in steps]
     assert amounts == sorted(amounts)
-    assert {(step.total, step.unit) for step in seen} == {(amounts[-1], "MB")}
-    assert amounts[-1] == done.transfer.bytes_sent
+    assert {(step.total, step.unit) for step in steps} == {(amounts[-1], "MB")}
+    assert amounts[-1] == deployed.transfer.bytes_sent
     assert list((root / "run").iterdir()) == []
 
 
 def test_second_deploy_sends_nothing(tiny, ship, root):
     first = ship(tiny)
-    again = ship(tiny)
-    assert not again.changed
-    assert (again.transfer.blobs_sent, again.transfer.bytes_sent) == (0, 0)
-    assert again.transfer.blobs_skipped == first.transfer.blobs_sent
+    second = ship(tiny)
+    assert not second.changed
+    assert (second.transfer.blobs_sent, second.transfer.bytes_sent) == (0, 0)
+    assert second.transfer.blobs_skipped == first.transfer.blobs_sent
     assert generations(root) == [(1, True)]
 
 
 def test_changed_weights_send_only_themselves(tiny, other, ship, root):
     ship(tiny)
-    done = ship(other)
+    deployed = ship(other)
     changed = [other.manifest.files["params.safetensors"].size, len(other.manifest.encoded())]
     changed.append(len(bundle_files.oci_manifest(other.manifest)))
-    assert done.changed
-    assert (done.transfer.blobs_sent, done.transfer.bytes_sent) == (1, sum(changed))
+    assert deployed.changed
+    assert (deployed.transfer.blobs_sent, deployed.transfer.bytes_sent) == (1, sum(changed))
     assert bundles.whole_release(root) == other.digest
     assert generations(root) == [(1, False), (2, True)]
 
@@ -291,8 +293,8 @@ def test_changed_weights_send_only_themselves(tiny, other, ship, root):
 def test_old_release_is_sent_back_for_nothing(tiny, other, ship):
     ship(tiny)
     ship(other)
-    back = ship(tiny)
-    assert (back.changed, back.transfer.blobs_sent) == (True, 0)
+    deployed = ship(tiny)
+    assert (deployed.changed, deployed.transfer.blobs_sent) == (True, 0)
 
 
 def test_keep(tiny, other, ship, root):
@@ -305,8 +307,8 @@ def test_keep(tiny, other, ship, root):
 
 def test_changed_inputs_send_only_themselves(tiny, ship, tmp_path):
     ship(tiny)
-    both = tensors.load(tiny.reference)
-    samples = {"input.x": both["input.x"] * 0, "output.y": both["output.y"]}
+    reference = tensors.load(tiny.reference)
+    samples = {"input.x": reference["input.x"] * 0, "output.y": reference["output.y"]}
     moved = bundles.variant(tiny, tmp_path / "moved", {bundle_files.REFERENCE: tensors.encode(samples)})
     assert moved.digest != tiny.digest
     shell = LocalShell()
@@ -321,8 +323,8 @@ def test_tampered_release_is_healed(tiny, ship, root):
         path = root / "current" / name
         path.chmod(0o644)
         path.write_bytes(b"tampered with")
-    done = ship(tiny)
-    assert (done.changed, done.transfer.blobs_sent) == (False, 1)
+    deployed = ship(tiny)
+    assert (deployed.changed, deployed.transfer.blobs_sent) == (False, 1)
     assert bundles.whole_release(root) == tiny.digest
 
 
@@ -343,9 +345,9 @@ def test_deploy_without_a_reference(tiny, ship, root, tmp_path):
         ship(bare)
     assert "--unchecked" in caught.value.hint
     assert not generations(root)
-    done = ship(bare, unchecked=True)
-    assert done.difference is None
-    assert done.run.outputs["y"].shape == (1, 4)
+    deployed = ship(bare, unchecked=True)
+    assert deployed.difference is None
+    assert deployed.run.outputs["y"].shape == (1, 4)
     assert bundles.whole_release(root) == tiny.digest
     store = Store(LocalShell(), str(root))
     assert store.releases.is_unchecked(tiny.digest)
@@ -362,8 +364,8 @@ def test_the_mark_of_a_release_goes_with_it(tiny, other, ship, root):
 
 
 def test_upload_damaged_once_is_sent_again(tiny, ship, root):
-    done = ship(tiny, DamagingShell(tiny.manifest.files["model.so"].sha256, times=1))
-    assert done.changed
+    deployed = ship(tiny, DamagingShell(tiny.manifest.files["model.so"].sha256, times=1))
+    assert deployed.changed
     assert bundles.whole_release(root) == tiny.digest
 
 
@@ -391,9 +393,9 @@ def test_wrong_partial_upload_is_sent_again(tiny, ship, root):
 
 
 def _with_wrong_reference(bundle, folder):
-    both = tensors.load(bundle.reference)
+    reference = tensors.load(bundle.reference)
     return bundles.variant(
-        bundle, folder, {bundle_files.REFERENCE: tensors.encode({**both, "output.y": both["output.y"] + 1})}
+        bundle, folder, {bundle_files.REFERENCE: tensors.encode({**reference, "output.y": reference["output.y"] + 1})}
     )
 
 
@@ -407,9 +409,9 @@ def test_wrong_outputs_are_refused(tiny, other, ship, root, tmp_path):
 
 
 def test_tolerance_can_be_widened(other, ship, tmp_path):
-    done = ship(_with_wrong_reference(other, tmp_path / "wrong"), tolerance=10.0)
-    assert done.difference.ok
-    assert done.difference.tolerance == 10.0
+    deployed = ship(_with_wrong_reference(other, tmp_path / "wrong"), tolerance=10.0)
+    assert deployed.difference.ok
+    assert deployed.difference.tolerance == 10.0
 
 
 @pytest.mark.parametrize("broken", ["model.so", "params.safetensors"])
@@ -444,9 +446,9 @@ def test_rows_of_nearly_equal_scores_in_another_order(tiny):
     got = _run({"y": expected["y"][:, [1, 0, 2, 3]]})
     scores = np.array([[0.9, 0.89999, 0.5, 0.1]])
     order = Ranking(("y",), scores, np.empty((1, 0)), {"y": np.empty((1, 0, 1), np.float32)})
-    found = verification.check_outputs(got, Samples({}, expected, rankings=(order,)), tiny.manifest, None)
-    assert found.ok
-    assert found.reordered == ("y",)
+    difference = verification.check_outputs(got, Samples({}, expected, rankings=(order,)), tiny.manifest, None)
+    assert difference.ok
+    assert difference.reordered == ("y",)
     with pytest.raises(VerificationError, match="outputs differ from the reference"):
         verification.check_outputs(got, Samples({}, expected), tiny.manifest, None)
 
@@ -455,21 +457,21 @@ def test_rows_of_nearly_equal_scores_in_another_order(tiny):
 
 
 def test_measure(tiny, ship, root, program):
-    done = ship(tiny)
+    deployed = ship(tiny)
     shell = LocalShell()
     store = Store(shell, str(root))
-    found = bench.current(store, shell.name)
-    assert (found.generation.digest, found.manifest) == (tiny.digest, tiny.manifest)
+    current = bench.current(store, shell.name)
+    assert (current.generation.digest, current.manifest) == (tiny.digest, tiny.manifest)
     plan = runner.Plan(budget_s=0.0, min_runs=12, warmup_runs=2)
-    given = verification.samples_of(tiny).inputs
+    inputs = verification.samples_of(tiny).inputs
     device = deploys.connected(shell, store)
     device = dataclasses.replace(device, entry=dataclasses.replace(device.entry, emulated=True))
     with store.lock(Owner.here("test")):
-        measured = bench.measure(found.release(program, device, 1), given, plan)
+        measured = bench.measure(current.release(program, device, 1), inputs, plan)
     assert len(measured.latency.samples) == 12
     assert len(measured.run.warmup_ns) == 3
     assert measured.run.threads == 1
-    assert np.array_equal(measured.run.outputs["y"], done.run.outputs["y"])
+    assert np.array_equal(measured.run.outputs["y"], deployed.run.outputs["y"])
     assert "emulated" in measured.warnings[0]
     assert bundles.whole_release(root) == tiny.digest
 

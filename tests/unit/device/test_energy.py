@@ -19,7 +19,7 @@ _METHOD = {"idle_s": 3.0, "run_s": 3.0, "every_s": 0.01}
 
 
 @pytest.fixture
-def places(tmp_path):
+def folders(tmp_path):
     """A runner that says that an inference takes ten milliseconds, after four seconds of them."""
     report = json.dumps({"samples_ns": [int(_PERIOD_S * 1e9)] * 100})
     script = f"""#!/bin/sh
@@ -41,12 +41,12 @@ def tree(folder, files):
     return str(folder)
 
 
-def measure(places, tmp_path, *, inference_s=0.0, **how):
-    method = Method(**{**_METHOD, "sysfs": str(tmp_path / "none"), **how})
-    return energy.measure(deploys.installed(places, tmp_path), method, inference_s)
+def measure(folders, tmp_path, *, inference_s=0.0, **settings):
+    method = Method(**{**_METHOD, "sysfs": str(tmp_path / "none"), **settings})
+    return energy.measure(deploys.installed(folders, tmp_path), method, inference_s)
 
 
-def test_known_watts_become_joules(places, tmp_path):
+def test_known_watts_become_joules(folders, tmp_path):
     files = {
         "hwmon/hwmon0/name": "ina3221",
         "hwmon/hwmon0/in1_input": 5000,
@@ -56,9 +56,9 @@ def test_known_watts_become_joules(places, tmp_path):
         "hwmon/hwmon0/curr2_input": 2000,
         "hwmon/hwmon0/in2_label": "VDD CPU",
     }
-    found = measure(places, tmp_path, sysfs=tree(tmp_path / "sys", files))
-    assert found.reason == ""
-    joules = found.joules
+    result = measure(folders, tmp_path, sysfs=tree(tmp_path / "sys", files))
+    assert result.reason == ""
+    joules = result.joules
     assert joules.gross_j == pytest.approx(7.5 * _PERIOD_S, rel=0.01)
     assert joules.net_j == pytest.approx(0, abs=1e-9)
     rails = {rail.name: (rail.run_w, rail.counted) for rail in joules.rails}
@@ -84,29 +84,29 @@ def recorded(*others):
     """
     lines = ["start 100.00"]
     for step in range(20 * 21 + 1):
-        moment = 100 + round(step / 20 + 0.003 * (step % 3), 2)
-        spent = 3.0 * min(moment - 100, 10) + 8.0 * max(moment - 110, 0)
-        lines.append(f"at {moment:.2f} {(int(spent * 1e6) + 5_000_000) % _RANGE_UJ} {' '.join(others)}".strip())
+        clock_s = 100 + round(step / 20 + 0.003 * (step % 3), 2)
+        energy_j = 3.0 * min(clock_s - 100, 10) + 8.0 * max(clock_s - 110, 0)
+        lines.append(f"at {clock_s:.2f} {(int(energy_j * 1e6) + 5_000_000) % _RANGE_UJ} {' '.join(others)}".strip())
     report = json.dumps({"samples_ns": [int(_PERIOD_S * 1e9)] * 1100})
     return "\n".join([*lines, "begin 110.00", "end 121.00"]) + f"\nreport\n{report}"
 
 
 def test_a_counter_that_wraps_becomes_joules_within_a_percent():
-    found = energy._joules(recorded(), [_COUNTER], [], 0.0, Method())
-    assert found.run_w == pytest.approx(8, rel=0.01)
-    assert found.idle_w == pytest.approx(3, rel=0.01)
-    assert found.gross_j == pytest.approx(8 * _PERIOD_S, rel=0.01)
-    assert found.net_j == pytest.approx(5 * _PERIOD_S, rel=0.01)
-    assert found.gross_ci95 == (pytest.approx(8 * _PERIOD_S, rel=0.02), pytest.approx(8 * _PERIOD_S, rel=0.02))
-    assert (found.hz, found.inferences) == (pytest.approx(20, rel=0.01), 1100)
+    joules = energy._joules(recorded(), [_COUNTER], [], 0.0, Method())
+    assert joules.run_w == pytest.approx(8, rel=0.01)
+    assert joules.idle_w == pytest.approx(3, rel=0.01)
+    assert joules.gross_j == pytest.approx(8 * _PERIOD_S, rel=0.01)
+    assert joules.net_j == pytest.approx(5 * _PERIOD_S, rel=0.01)
+    assert joules.gross_ci95 == (pytest.approx(8 * _PERIOD_S, rel=0.02), pytest.approx(8 * _PERIOD_S, rel=0.02))
+    assert (joules.hz, joules.inferences) == (pytest.approx(20, rel=0.01), 1100)
 
 
 def test_a_sensor_that_is_dead_and_would_not_count_is_a_warning():
-    rail = Sensor("uW", "ina226", "VDD_CPU", 0, ("power1_input",))
-    found = energy._joules(recorded("0"), [_COUNTER, rail], [], 0.0, Method())
-    assert found.run_w == pytest.approx(8, rel=0.01)
-    assert [one.name for one in found.rails] == ["powercap package-0"]
-    assert found.warnings == ("ina226 VDD_CPU: it stays at 0",)
+    dead_sensor = Sensor("uW", "ina226", "VDD_CPU", 0, ("power1_input",))
+    joules = energy._joules(recorded("0"), [_COUNTER, dead_sensor], [], 0.0, Method())
+    assert joules.run_w == pytest.approx(8, rel=0.01)
+    assert [rail.name for rail in joules.rails] == ["powercap package-0"]
+    assert joules.warnings == ("ina226 VDD_CPU: it stays at 0",)
 
 
 def test_a_sensor_that_is_dead_and_would_count_voids_the_figure():
@@ -114,32 +114,32 @@ def test_a_sensor_that_is_dead_and_would_count_voids_the_figure():
         energy._joules(recorded("0"), [_COUNTER, _BATTERY], [], 0.0, Method())
 
 
-def test_as_many_inferences_as_a_slow_model_needs_are_waited_for_or_refused(places, tmp_path):
+def test_as_many_inferences_as_a_slow_model_needs_are_waited_for_or_refused(folders, tmp_path):
     assert energy.longest_s(Method(), 2.2) > 100 * 2.2 * 5
     assert energy.longest_s(Method(), 0.001) < 300
     sysfs = tree(tmp_path / "sys", {"hwmon/hwmon0/name": "ina", "hwmon/hwmon0/power1_input": 5_000_000})
-    found = measure(places, tmp_path, sysfs=sysfs, inference_s=60.0)
-    assert (found.joules, found.reason) == (None, "100 inferences would take 100 minutes, and the limit is 30")
+    result = measure(folders, tmp_path, sysfs=sysfs, inference_s=60.0)
+    assert (result.joules, result.reason) == (None, "100 inferences would take 100 minutes, and the limit is 30")
     assert not (tmp_path / "state").exists()
 
 
-def test_what_takes_too_long_has_no_figure_and_a_lost_device_is_told(places, tmp_path, monkeypatch):
+def test_what_takes_too_long_has_no_figure_and_a_lost_device_is_told(folders, tmp_path, monkeypatch):
     sysfs = tree(tmp_path / "sys", {"hwmon/hwmon0/name": "ina", "hwmon/hwmon0/power1_input": 5_000_000})
     monkeypatch.setattr(energy, "longest_s", lambda *_: 0.5)
-    found = measure(places, tmp_path, sysfs=sysfs)
-    assert (found.joules, "did not end within" in found.reason) == (None, True)
+    result = measure(folders, tmp_path, sysfs=sysfs)
+    assert (result.joules, "did not end within" in result.reason) == (None, True)
     assert not list((tmp_path / "run").iterdir())
 
     class Lost(LocalShell):
-        def run(self, script, **how):
-            if how.get("timeout", 0) == 1e6:
+        def run(self, script, **options):
+            if options.get("timeout", 0) == 1e6:
                 raise DeviceError("it is lost")
-            return super().run(script, **how)
+            return super().run(script, **options)
 
     monkeypatch.setattr(energy, "longest_s", lambda *_: 1e6)
     method = Method(sysfs=sysfs)
     with pytest.raises(DeviceError, match="lost"):
-        energy.measure(deploys.installed(places, tmp_path, shell=Lost()), method)
+        energy.measure(deploys.installed(folders, tmp_path, shell=Lost()), method)
 
 
 def test_where_readings_are_slow_it_takes_longer():
@@ -152,42 +152,42 @@ def test_where_readings_are_slow_it_takes_longer():
 
 
 @pytest.mark.long
-def test_a_meter_of_the_lab_becomes_joules(places, tmp_path):
+def test_a_meter_of_the_lab_becomes_joules(folders, tmp_path):
     meter = 'while :; do echo "$(date +%s.%N) 4.5"; sleep 0.01; done'
-    found = measure(places, tmp_path, meter=meter)
-    assert found.joules.gross_j == pytest.approx(4.5 * _PERIOD_S, rel=0.01), found
-    assert [rail.name for rail in found.joules.rails] == ["meter"]
+    result = measure(folders, tmp_path, meter=meter)
+    assert result.joules.gross_j == pytest.approx(4.5 * _PERIOD_S, rel=0.01), result
+    assert [rail.name for rail in result.joules.rails] == ["meter"]
 
 
 @pytest.mark.parametrize("meter", ["echo hello", "true", "echo 1 nan", "echo 1 0; echo 2 0", "yes 1 -5"])
-def test_a_meter_that_says_nonsense_has_no_figure(places, tmp_path, meter):
+def test_a_meter_that_says_nonsense_has_no_figure(folders, tmp_path, meter):
     (tmp_path / "runner").write_text((tmp_path / "runner").read_text().replace("sleep 4", ""))
-    found = measure(places, tmp_path, meter=meter, idle_s=0.1)
-    assert found.joules is None
-    assert "the meter printed" in found.reason
+    result = measure(folders, tmp_path, meter=meter, idle_s=0.1)
+    assert result.joules is None
+    assert "the meter printed" in result.reason
 
 
-def test_without_a_sensor_there_is_a_reason_at_once(places, tmp_path):
-    found = measure(places, tmp_path)
-    assert (found.joules, "no power sensor" in found.reason) == (None, True)
+def test_without_a_sensor_there_is_a_reason_at_once(folders, tmp_path):
+    result = measure(folders, tmp_path)
+    assert (result.joules, "no power sensor" in result.reason) == (None, True)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_model_that_fails_is_told_as_elsewhere(places, tmp_path):
+def test_a_model_that_fails_is_told_as_elsewhere(folders, tmp_path):
     (tmp_path / "fails").touch()
     sysfs = tree(tmp_path / "sys", {"hwmon/hwmon0/name": "ina", "hwmon/hwmon0/power1_input": 5_000_000})
     with pytest.raises(DeviceError, match="does not run"):
-        measure(places, tmp_path, sysfs=sysfs, idle_s=0.1)
+        measure(folders, tmp_path, sysfs=sysfs, idle_s=0.1)
     assert not list((tmp_path / "run").iterdir())
 
 
-def test_too_few_readings_are_refused(places, tmp_path):
+def test_too_few_readings_are_refused(folders, tmp_path):
     (tmp_path / "runner").write_text((tmp_path / "runner").read_text().replace("sleep 4", "sleep 1.4"))
     sysfs = tree(tmp_path / "sys", {"hwmon/hwmon0/name": "ina", "hwmon/hwmon0/power1_input": 5_000_000})
-    found = measure(places, tmp_path, sysfs=sysfs, idle_s=0.7, every_s=0.05)
-    assert found.joules is None
-    assert "ina: " in found.reason
-    assert "at least 20 are needed" in found.reason
+    result = measure(folders, tmp_path, sysfs=sysfs, idle_s=0.7, every_s=0.05)
+    assert result.joules is None
+    assert "ina: " in result.reason
+    assert "at least 20 are needed" in result.reason
 
 
 @pytest.mark.parametrize("head", ["", "start 1\nbegin 2", "start x\nbegin 2\nend 3", "at\nat 1 2\n"])

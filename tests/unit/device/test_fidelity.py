@@ -41,10 +41,16 @@ def ship(program, tmp_path):
 
 
 def test_a_right_release_matches_on_all_of_them(sampled, ship, tmp_path):
-    found = ship(sampled, SAMPLES).fidelity
-    assert (found.samples, found.seed, found.beyond, found.flips, found.rows) == (SAMPLES, 0, 0, 0, SAMPLES)
-    assert found.difference.ok
-    assert 0 <= found.difference.max_rel <= 1e-4
+    fidelity = ship(sampled, SAMPLES).fidelity
+    assert (fidelity.samples, fidelity.seed, fidelity.beyond, fidelity.flips, fidelity.rows) == (
+        SAMPLES,
+        0,
+        0,
+        0,
+        SAMPLES,
+    )
+    assert fidelity.difference.ok
+    assert 0 <= fidelity.difference.max_rel <= 1e-4
     assert bundles.whole_release(tmp_path / "device") == sampled.digest
 
 
@@ -64,9 +70,9 @@ def test_a_refused_release_does_not_become_current(saturating, ship, tmp_path):
 
 
 def test_the_users_tolerance_is_that_of_all_samples(saturating, ship):
-    found = ship(saturating, SAMPLES, tolerance=10.0).fidelity
-    assert found.difference.tolerance == 10.0
-    assert found.difference.max_rel > 1e-3
+    fidelity = ship(saturating, SAMPLES, tolerance=10.0).fidelity
+    assert fidelity.difference.tolerance == 10.0
+    assert fidelity.difference.max_rel > 1e-3
 
 
 def test_fewer_samples_than_there_are(sampled, ship):
@@ -83,18 +89,18 @@ def test_more_samples_than_there_are_are_refused_with_the_next_command(sampled, 
 
 def test_inputs_that_are_drawn_otherwise_are_told(sampled, monkeypatch, ship):
     monkeypatch.setattr(
-        verification.series.inputs, "random", lambda specs, _: {one.name: np.ones(one.shape) for one in specs}
+        verification.series.inputs, "random", lambda specs, _: {spec.name: np.ones(spec.shape) for spec in specs}
     )
     with pytest.raises(VerificationError, match="random inputs differ"):
         ship(sampled, 3)
 
 
-def _compared(got, wanted, manifest, *limits):
-    limits = limits or (None,) * len(wanted)
-    drawn = RandomSamples(
-        3, tuple(Sample("a" * 64, limit) for limit in limits), tuple({"y": np.array(one)} for one in wanted)
+def _compared(got, expected, manifest, *limits):
+    limits = limits or (None,) * len(expected)
+    samples = RandomSamples(
+        3, tuple(Sample("a" * 64, limit) for limit in limits), tuple({"y": np.array(output)} for output in expected)
     )
-    return verification.compare_samples({"y": np.array(got)}, drawn, manifest)
+    return verification.compare_samples({"y": np.array(got)}, samples, manifest)
 
 
 @pytest.fixture
@@ -103,16 +109,16 @@ def classes(tiny):
 
 
 def test_the_worst_sample_and_flips_are_counted(classes):
-    wanted = [[[0.0, 1.0, 0.5]], [[1.0, 0.99999, 0.0]], [[0.0, 0.0, 1.0]]]
+    expected = [[[0.0, 1.0, 0.5]], [[1.0, 0.99999, 0.0]], [[0.0, 0.0, 1.0]]]
     got = [[[0.0, 1.0, 0.5]], [[0.99999, 1.0, 0.0]], [[0.0, 0.5, 1.0]]]
-    found = _compared(got, wanted, classes)
-    assert (found.worst, found.beyond, found.flips, found.rows, found.seed) == (2, 1, 1, 3, 3)
-    assert found.difference.max_rel == pytest.approx(0.5)
+    fidelity = _compared(got, expected, classes)
+    assert (fidelity.worst, fidelity.beyond, fidelity.flips, fidelity.rows, fidelity.seed) == (2, 1, 1, 3, 3)
+    assert fidelity.difference.max_rel == pytest.approx(0.5)
 
 
 def test_a_sample_beyond_its_own_limit_is_worse_than_one_further_off_within(classes):
-    found = _compared([[[0.0, 1.1, 0.0]], [[0.0, 1.01, 0.0]]], [[[0.0, 1.0, 0.0]]] * 2, classes, 0.5, 0.001)
-    assert (found.worst, found.beyond) == (1, 1)
+    fidelity = _compared([[[0.0, 1.1, 0.0]], [[0.0, 1.01, 0.0]]], [[[0.0, 1.0, 0.0]]] * 2, classes, 0.5, 0.001)
+    assert (fidelity.worst, fidelity.beyond) == (1, 1)
 
 
 def test_an_output_that_is_not_finite_is_beyond(classes):
@@ -122,13 +128,13 @@ def test_an_output_that_is_not_finite_is_beyond(classes):
 @pytest.mark.parametrize("shape", [(3,), (2, 1), (1, 2, 2)])
 def test_what_is_no_table_of_classes_has_no_flips(tiny, shape):
     manifest = dataclasses.replace(tiny.manifest, outputs=(TensorSpec("y", shape, "float64"),))
-    found = _compared(np.ones((2, *shape)), np.ones((2, *shape)), manifest)
-    assert (found.flips, found.rows) == (None, 0)
+    fidelity = _compared(np.ones((2, *shape)), np.ones((2, *shape)), manifest)
+    assert (fidelity.flips, fidelity.rows) == (None, 0)
 
 
 def test_outputs_with_a_bound_are_compared_by_their_counts(tiny):
     specs = (TensorSpec("y", (4,), "float64", Bound(0, "y.count")), TensorSpec("y.count", (1,), "int64"))
     manifest = dataclasses.replace(tiny.manifest, outputs=specs)
-    drawn = RandomSamples(0, (Sample("a" * 64),) * 2, ({"y": np.ones(2)}, {"y": np.ones(3)}))
+    samples = RandomSamples(0, (Sample("a" * 64),) * 2, ({"y": np.ones(2)}, {"y": np.ones(3)}))
     outputs = {"y": np.array([[1, 1, 9, 9], [1, 1, 1, 9.0]]), "y.count": np.array([[2], [3]])}
-    assert verification.compare_samples(outputs, drawn, manifest).beyond == 0
+    assert verification.compare_samples(outputs, samples, manifest).beyond == 0

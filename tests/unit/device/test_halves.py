@@ -1,4 +1,4 @@
-"""What a device lacks for half precision: what its runner says, and who is refused."""
+"""Devices without half precision: what the runner reports, and which bundles are refused."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ SUMS = RequiredPrecision(float16=True, half_sums=True)
 
 
 @pytest.mark.parametrize(
-    ("found", "wanted", "words"),
+    ("support", "required", "message"),
     [
         (NOTHING, HALF, "b does not compute in half precision: PoCL has no fp16"),
         (NOTHING, SUMS, "b does not compute in half precision: PoCL has no fp16"),
         (NO_SUMS, SUMS, "b does not sum up in half precision: T880 has no denormals"),
     ],
 )
-def test_who_lacks_something_is_refused(found, wanted, words):
-    with pytest.raises(DeviceError, match=words) as caught:
-        fit.check_half_precision(found, wanted, "b")
+def test_who_lacks_something_is_refused(support, required, message):
+    with pytest.raises(DeviceError, match=message) as caught:
+        fit.check_half_precision(support, required, "b")
     assert "--half-sums" in caught.value.hint
 
 
-@pytest.mark.parametrize(("found", "wanted"), [(ALL, SUMS), (NO_SUMS, HALF), (NOTHING, SINGLE)])
-def test_who_has_what_is_needed_is_not(found, wanted):
-    fit.check_half_precision(found, wanted, "b")
+@pytest.mark.parametrize(("support", "required"), [(ALL, SUMS), (NO_SUMS, HALF), (NOTHING, SINGLE)])
+def test_who_has_what_is_needed_is_not(support, required):
+    fit.check_half_precision(support, required, "b")
 
 
 @pytest.mark.parametrize(
-    ("command", "half", "wanted"),
+    ("command", "half", "required"),
     [
         ("toolchain build mlp --board b", None, SINGLE),
         ("toolchain build mlp --board b --float16", None, HALF),
@@ -46,8 +46,8 @@ def test_who_has_what_is_needed_is_not(found, wanted):
         ("toolchain build mlp --board b --bfloat16", InHalf("", "", (), format="bfloat16"), SINGLE),
     ],
 )
-def test_a_bundle_says_what_it_needs(command, half, wanted):
-    assert RequiredPrecision.of(SimpleNamespace(command=command, half=half)) == wanted
+def test_a_bundle_says_what_it_needs(command, half, required):
+    assert RequiredPrecision.of(SimpleNamespace(command=command, half=half)) == required
 
 
 @pytest.mark.parametrize(

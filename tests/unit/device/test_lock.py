@@ -45,16 +45,16 @@ def test_whoever_looks_sees_the_holder_and_since_when(store, root):
 
 def test_whoever_looks_waits_as_long_as_it_would_for_the_lock(root):
     """A build takes minutes, after which it is late to be told that somebody has the device."""
-    told: list[str] = []
-    patience = Patience(0.3, told.append)
+    messages: list[str] = []
+    patience = Patience(0.3, messages.append)
     looking = Store(LocalShell(), str(root), patience=patience)
     with client(root), pytest.raises(BusyError, match="in use by the other one") as caught:
         looking.check_free()
     assert "this command waited" in caught.value.details
-    assert "waiting for up to" in told[0]
+    assert "waiting for up to" in messages[0]
     assert patience.left == 0
     # The lock is free when the shell of the client, which was killed, has ended too.
-    Store(LocalShell(), str(root), patience=Patience(30.0, told.append)).check_free()
+    Store(LocalShell(), str(root), patience=Patience(30.0, messages.append)).check_free()
     looking.check_free()
 
 
@@ -69,10 +69,10 @@ def test_looking_takes_no_lock(store, root):
 
 
 @contextlib.contextmanager
-def held(root: Path) -> Iterator[subprocess.Popen[str]]:
+def unsigned_lock(root: Path) -> Iterator[subprocess.Popen[str]]:
     """Hold the lock without signing it, as between taking it and signing, or on a full disk."""
-    words = ["flock", str(root / "lock"), "sh", "-c", "echo held; read x"]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+    command = ["flock", str(root / "lock"), "sh", "-c", "echo held; read x"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "held\n"
         yield other
         other.stdin.close()
@@ -80,12 +80,12 @@ def held(root: Path) -> Iterator[subprocess.Popen[str]]:
 
 def test_a_holder_that_gave_no_sign_of_life_is_not_in_the_way(store, root):
     store.facts()
-    with held(root) as other:
-        (root / "lock").write_text(f"idle {seen(other.pid, -60)} 1 gone\n")
+    with unsigned_lock(root) as other:
+        (root / "lock").write_text(f"idle {process_entry(other.pid, -60)} 1 gone\n")
         store.check_free()
 
 
-def seen(pid: int, ago: float = 0.0, *, start: str = "", boot: str = "") -> str:
+def process_entry(pid: int, ago: float = 0.0, *, start: str = "", boot: str = "") -> str:
     """Name a process as a lock's file does, with a sign of life so many seconds from now."""
     ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     uptime = float(Path("/proc/uptime").read_text().split()[0]) + ago
@@ -100,14 +100,14 @@ STRANGERS = {
 }
 
 
-@pytest.mark.parametrize("words", STRANGERS.values(), ids=STRANGERS)
-def test_a_number_that_is_another_process_now_is_left_alone(store, root, words):
+@pytest.mark.parametrize("changes", STRANGERS.values(), ids=STRANGERS)
+def test_a_number_that_is_another_process_now_is_left_alone(store, root, changes):
     """The file is what an earlier holder left; who holds the lock has not signed it yet."""
     store.facts()
     with subprocess.Popen(["sleep", "300"]) as bystander:
         try:
-            with held(root):
-                (root / "lock").write_text(f"idle {seen(bystander.pid, -60, **words)} 1 gone\n")
+            with unsigned_lock(root):
+                (root / "lock").write_text(f"idle {process_entry(bystander.pid, -60, **changes)} 1 gone\n")
                 with pytest.raises(BusyError), store.lock(ME):
                     pytest.fail("two holders")
             assert bystander.poll() is None
@@ -122,7 +122,7 @@ def test_a_number_that_is_another_process_now_is_left_alone(store, root, words):
 def test_a_lock_of_anybodys_words_is_busy_and_runs_nothing(store, root, line):
     store.facts()
     ran = root / "ran"
-    with held(root):
+    with unsigned_lock(root):
         (root / "lock").write_text(line.replace("RAN", str(ran)).replace("BOOT", BOOT.read_text().strip()) + "\n")
         with pytest.raises(BusyError), store.lock(ME):
             pytest.fail("two holders")
@@ -178,7 +178,10 @@ def test_where_the_uptime_is_hidden_the_clock_has_to_do(store, root, monkeypatch
 
 def test_a_holder_without_a_name_is_seen(store, root):
     store.facts()
-    with held(root) as other, pytest.raises(BusyError, match=f"busy: in use by process {other.pid} of ") as caught:
+    with (
+        unsigned_lock(root) as other,
+        pytest.raises(BusyError, match=f"busy: in use by process {other.pid} of ") as caught,
+    ):
         store.check_free()
     assert caught.value.details.startswith(f"process {other.pid} there holds the lock")
 
@@ -188,7 +191,11 @@ def test_the_present_holder_is_named_and_not_the_last_one(store, root):
     with locked(store):
         pass
     last = (root / "lock").read_text()
-    with held(root) as other, pytest.raises(BusyError, match=f"in use by process {other.pid} of "), store.lock(ME):
+    with (
+        unsigned_lock(root) as other,
+        pytest.raises(BusyError, match=f"in use by process {other.pid} of "),
+        store.lock(ME),
+    ):
         pytest.fail("two holders")
     assert (root / "lock").read_text() == last
 
@@ -219,7 +226,7 @@ def test_lock_is_free_after_an_error(store):
 def test_unsigned_lock_is_busy(store, root):
     """Between taking the lock and signing it, or on a full disk, its holder has no name."""
     store.facts()
-    with held(root), pytest.raises(DeviceError, match="busy: in use by process"), store.lock(ME):
+    with unsigned_lock(root), pytest.raises(DeviceError, match="busy: in use by process"), store.lock(ME):
         pytest.fail("two holders")
 
 
@@ -322,30 +329,30 @@ def test_whoever_finds_it_taken_is_told_how_to_end_it(store):
     with store.lock(owner), pytest.raises(BusyError) as caught, Store(LocalShell(), store.root).lock(ME):
         pass
     assert caught.value.message == "local is busy: in use by ann@desk pid 7: sh -c 'a \\n b' c d"
-    how = "when that has ended; `toolchain farm release a` on that machine ends it, or with --wait SECONDS"
-    assert caught.value.hint == f"run the command again {how}"
+    instructions = "when that has ended; `toolchain farm release a` on that machine ends it, or with --wait SECONDS"
+    assert caught.value.hint == f"run the command again {instructions}"
     assert caught.value.owner == "ann@desk pid 7: sh -c 'a \\n b' c d"
 
 
 def test_the_lock_of_an_earlier_toolchain_is_understood(store, root):
     store.facts()
-    with held(root) as other:
+    with unsigned_lock(root) as other:
         (root / "lock").write_text(f"busy {other.pid} {int(time.time()) - 65} ann@desk\n")
         with pytest.raises(BusyError, match=r"busy: in use by ann@desk$") as caught:
             store.check_free()
         assert re.search(r"for 6\d s by now", caught.value.details)
-        told = f"process {other.pid} there, of an older toolchain, holds the lock until its client disconnects"
-        assert told in caught.value.details
+        detail = f"process {other.pid} there, of an older toolchain, holds the lock until its client disconnects"
+        assert detail in caught.value.details
         with pytest.raises(BusyError, match=r"busy: in use by ann@desk$") as caught, store.lock(ME):
             pass
-        assert told in caught.value.details
+        assert detail in caught.value.details
         assert "sign of life" not in caught.value.details
 
 
 def test_a_device_that_takes_a_trial_back_is_seen(store, root):
     """It has no client, and says what it does itself."""
     store.facts()
-    with held(root) as other:
+    with unsigned_lock(root) as other:
         note = next(line for line in scripts.AT_START.splitlines() if line.startswith("printf 'busy"))
         subprocess.run(["/bin/sh", "-c", note.replace("$$", str(other.pid))], cwd=root, check=True)
         with pytest.raises(BusyError) as caught:
@@ -355,7 +362,7 @@ def test_a_device_that_takes_a_trial_back_is_seen(store, root):
 
 
 @pytest.mark.parametrize(
-    "words",
+    "fields",
     [
         ["busy"],
         ["busy", "x"],
@@ -364,8 +371,8 @@ def test_a_device_that_takes_a_trial_back_is_seen(store, root):
         ["busy", "x" * 5000, "1", "y" * 5000],
     ],
 )
-def test_a_device_that_answers_nonsense_is_busy(words):
-    fault = lock._busy_error("local", words)
+def test_a_device_that_answers_nonsense_is_busy(fields):
+    fault = lock._busy_error("local", fields)
     assert fault.message.startswith("local is busy: ")
     assert len(fault.message) + len(fault.details) < 2500
 
@@ -390,11 +397,11 @@ def test_a_damaged_end_of_a_script_is_refused_at_once(root, change):
         def _open(self, script, kind, timeout):
             return super()._open(f"{{ {script}\n}} | sed -u '{change}'" if kind == "held" else script, kind, timeout)
 
-    began = time.monotonic()
+    started = time.monotonic()
     store = Store(Noisy(), str(root))
     with pytest.raises(DeviceError, match="the end of a change of the store on local is damaged"), store.lock(ME):
         store.blobs.sweep()
-    assert time.monotonic() - began < lock._SCRIPT_S / 2
+    assert time.monotonic() - started < lock._SCRIPT_S / 2
 
 
 @pytest.mark.parametrize("line", ["cp: cannot create blobs/partial/0123456789abcdef 1\n", "END 0\n", "total 12\n"])
@@ -404,11 +411,11 @@ def test_other_lines_are_no_end_of_a_script(line):
 
 def test_a_lost_lock_is_noticed(store, root, monkeypatch):
     monkeypatch.setattr(lock, "_HEARTBEAT_S", 0.1)
-    told = []
-    with store.lock(ME, lost=lambda: told.append("lost")) as lease:
+    events = []
+    with store.lock(ME, lost=lambda: events.append("lost")) as lease:
         lease.check()
         os.kill(holder(root), signal.SIGKILL)
-        assert soon(lambda: told == ["lost"])
+        assert soon(lambda: events == ["lost"])
         with pytest.raises(DeviceError, match="lost its lock"):
             lease.check()
 

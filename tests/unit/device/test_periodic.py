@@ -71,15 +71,15 @@ def test_other_requests_end_the_command(lines):
 
 
 @pytest.mark.parametrize(
-    ("code", "error", "words"),
+    ("code", "error", "message"),
     [
         (9, DeviceError, "pi does not allow --fifo or --mlock"),
         (7, VerificationError, "pi does not accept this release"),
         (5, DeviceError, "the model does not run on pi"),
     ],
 )
-def test_the_code_of_the_runner_is_explained(code, error, words):
-    with pytest.raises(error, match=words) as fault:
+def test_the_code_of_the_runner_is_explained(code, error, message):
+    with pytest.raises(error, match=message) as fault:
         report(Runner("periodic 0 0 0\n", "", code=code, stderr="runner: why"))
     assert fault.value.details == "runner: why"
 

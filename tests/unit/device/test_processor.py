@@ -1,4 +1,4 @@
-"""What a device's kernels ran on: read, refused, and told."""
+"""The processor that ran a device's kernels: read, refused, and printed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ SAID = {"name": "Mali-G610 r0p0", "driver": "3.0", "version": "OpenCL 3.0 v1.g13
 
 
 def test_it_is_read_and_told():
-    found = runner.read_processor(SAID)
-    assert found == Processor("Mali-G610 r0p0", "3.0", "OpenCL 3.0 v1.g13p0", 4)
-    assert found.text == "Mali-G610 r0p0, 4 compute unit(s), OpenCL 3.0 v1.g13p0, driver 3.0"
+    processor = runner.read_processor(SAID)
+    assert processor == Processor("Mali-G610 r0p0", "3.0", "OpenCL 3.0 v1.g13p0", 4)
+    assert processor.text == "Mali-G610 r0p0, 4 compute unit(s), OpenCL 3.0 v1.g13p0, driver 3.0"
 
 
 def test_a_cpu_is_none():
@@ -25,7 +25,7 @@ def test_what_it_does_not_tell_is_left_out():
 
 
 @pytest.mark.parametrize(
-    "said",
+    "report",
     [
         "Mali",
         [],
@@ -41,6 +41,6 @@ def test_what_it_does_not_tell_is_left_out():
         {**SAID, "units": 1 << 40},
     ],
 )
-def test_what_is_none_is_refused(said):
+def test_what_is_none_is_refused(report):
     with pytest.raises((LookupError, TypeError, ValueError)):
-        runner.read_processor(said)
+        runner.read_processor(report)

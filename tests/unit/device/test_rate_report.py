@@ -21,27 +21,28 @@ def test_the_runner_gets_what_is_asked_for():
 
 
 def test_a_report_is_read():
-    seen = periodic()
-    assert (seen.runs, seen.missed, seen.longest_missed, seen.first_ns, seen.elapsed_s) == (4, 1, 1, 1000, 10.0)
-    assert (seen.latency.total, seen.latency.max, seen.run.total, seen.lateness.total) == (4, 50_000_000, 4, 3)
-    assert [piece.total for piece in seen.slices] == [3, 0, 1]  # later slices have no runs
-    assert (seen.before.mhz, seen.before.governors) == (1500.0, ("schedutil",))
-    slowest, unseen = seen.outliers
+    report = periodic()
+    assert (report.runs, report.missed, report.longest_missed) == (4, 1, 1)
+    assert (report.first_ns, report.elapsed_s) == (1000, 10.0)
+    assert (report.latency.total, report.latency.max, report.run.total, report.lateness.total) == (4, 50_000_000, 4, 3)
+    assert [piece.total for piece in report.slices] == [3, 0, 1]  # later slices have no runs
+    assert (report.before.mhz, report.before.governors) == (1500.0, ("schedutil",))
+    slowest, unseen = report.outliers
     assert (slowest.number, slowest.at_s, slowest.switches, unseen.clocks) == (17, 0.561, 4, None)
     assert slowest.clocks.cooling == ("Processor",)  # and no fan
-    assert throttled(seen.before, slowest.clocks) == ("2 time(s) by the CPUs' own count", "Processor")
+    assert throttled(report.before, slowest.clocks) == ("2 time(s) by the CPUs' own count", "Processor")
 
 
 def test_runs_that_were_not_started_are_missed_too():
-    seen = periodic(not_started=7, missed_last=1)
-    assert (seen.missed, seen.longest_missed) == (8, 8)
+    report = periodic(not_started=7, missed_last=1)
+    assert (report.missed, report.longest_missed) == (8, 8)
     assert periodic(not_started=1, missed_last=0, longest_missed=3, missed=3).longest_missed == 3
 
 
 def test_a_device_without_clocks_is_read():
     bare = {"khz": [], "governors": [], "throttles": None, "cooling": []}
-    seen = periodic(before=bare, after=bare)
-    assert (seen.before.mhz, seen.before.throttles, throttled(seen.before, seen.after)) == (None, None, ())
+    report = periodic(before=bare, after=bare)
+    assert (report.before.mhz, report.before.throttles, throttled(report.before, report.after)) == (None, None, ())
 
 
 @pytest.mark.parametrize(

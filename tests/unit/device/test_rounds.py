@@ -19,7 +19,7 @@ RUN = Run({}, (1, 1, 1), (1,), 1.0, 1, 9)
 
 
 @pytest.fixture
-def places(tiny, program, tmp_path):
+def folders(tiny, program, tmp_path):
     (tmp_path / "inputs").mkdir()
     runner.tensors.save(tmp_path / "inputs" / runner.INPUTS, verification.samples_of(tiny).inputs)
     return {"runners": str(program.path.parent), "inputs": str(tmp_path / "inputs")}
@@ -34,11 +34,11 @@ def sysfs(folder: Path, **files: str) -> str:
     return str(folder)
 
 
-def test_releases_run_in_their_order_in_one_trip(tiny, places, tmp_path):
+def test_releases_run_in_their_order_in_one_trip(tiny, folders, tmp_path):
     with runner.scratch(LocalShell(), f"{tmp_path}/a root") as folder:
-        found = rounds.run([deploys.installed(places, tmp_path, tiny.folder)] * 3, folder, PLAN)
-    assert len(found) == 3
-    for turn in found:
+        turns = rounds.run([deploys.installed(folders, tmp_path, tiny.folder)] * 3, folder, PLAN)
+    assert len(turns) == 3
+    for turn in turns:
         assert 3 <= len(turn.run.samples_ns) <= 10
         assert turn.run.threads == 1
         assert turn.before.ticks <= turn.after.ticks
@@ -46,9 +46,9 @@ def test_releases_run_in_their_order_in_one_trip(tiny, places, tmp_path):
     assert list((tmp_path / "a root" / "run").iterdir()) == []
 
 
-def test_what_the_device_says_of_itself_is_read(tiny, places, tmp_path):
+def test_what_the_device_says_of_itself_is_read(tiny, folders, tmp_path):
     cpu, thermal = "devices__system__cpu__cpu", "class__thermal__cooling_device"
-    said = {
+    files = {
         f"{cpu}0__cpufreq__scaling_cur_freq": "1500000",
         f"{cpu}1__cpufreq__scaling_cur_freq": "600000",
         f"{cpu}0__thermal_throttle__core_throttle_count": "3",
@@ -62,9 +62,9 @@ def test_what_the_device_says_of_itself_is_read(tiny, places, tmp_path):
         f"{thermal}3__type": "intel_powerclamp",
         f"{thermal}3__cur_state": "-1",
     }
-    place = sysfs(tmp_path / "sys fs", **said)
+    root = sysfs(tmp_path / "sys fs", **files)
     with runner.scratch(LocalShell(), str(tmp_path)) as folder:
-        (turn,) = rounds.run([deploys.installed(places, tmp_path, tiny.folder)], folder, PLAN, place)
+        (turn,) = rounds.run([deploys.installed(folders, tmp_path, tiny.folder)], folder, PLAN, root)
     assert (turn.before.mhz, turn.before.throttles, turn.before.cooling) == (1050.0, 7, ("thermal-cpufreq-0",))
     assert turn.throttled == ("thermal-cpufreq-0",)
 
@@ -119,8 +119,8 @@ def test_what_a_device_says_in_place_of_a_report(tmp_path, lines):
 
 
 def test_a_runner_that_fails_or_leaves_nothing(tmp_path):
-    for line, words in (("echo why >&2; exit 3", "why"), ("true", "report")):
+    for line, text in (("echo why >&2; exit 3", "why"), ("true", "report")):
         with runner.scratch(LocalShell(), str(tmp_path)) as folder, pytest.raises(DeviceError) as caught:
             rounds.run([deploys.installed(lying(tmp_path, line), tmp_path)], folder, PLAN)
-        assert words in caught.value.details
+        assert text in caught.value.details
         assert list((tmp_path / "run").iterdir()) == []

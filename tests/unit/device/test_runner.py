@@ -16,7 +16,7 @@ from toolchain.tensors import TensorSpec
 
 
 @pytest.fixture
-def places(tiny, program, tmp_path):
+def root_and_folders(tiny, program, tmp_path):
     """The folders of a call, without a store; the root has a name that a shell would take apart."""
     root = tmp_path / "the root's"
     (root / "inputs").mkdir(parents=True)
@@ -24,8 +24,8 @@ def places(tiny, program, tmp_path):
     return root, {"runners": str(program.path.parent), "inputs": str(root / "inputs")}
 
 
-def call(root, folders, **words):
-    return runner.call(LocalShell(), str(root), folders, outputs=(TensorSpec("y", (1, 16), "float32"),), **words)
+def call(root, folders, **options):
+    return runner.call(LocalShell(), str(root), folders, outputs=(TensorSpec("y", (1, 16), "float32"),), **options)
 
 
 def test_a_run_is_waited_for_as_long_as_its_network_may_take():
@@ -41,9 +41,9 @@ def test_kernels_that_a_driver_compiles_have_more_time_for_the_first_run(tiny):
     assert runner.longest_s(runner.SMOKE, runner.weight(manifest)) > runner.longest_s(runner.SMOKE, 1)
 
 
-def test_a_runner_that_hangs_is_ended(tiny, places, tmp_path, monkeypatch):
+def test_a_runner_that_hangs_is_ended(tiny, root_and_folders, tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "_START_S", 0.2)
-    root, folders = places
+    root, folders = root_and_folders
     hung = tmp_path / "hung" / runner.RUNNER
     hung.parent.mkdir()
     hung.write_text("#!/bin/sh\nexec tail -f /dev/null\n")
@@ -53,8 +53,8 @@ def test_a_runner_that_hangs_is_ended(tiny, places, tmp_path, monkeypatch):
         call(root, folders, release=str(tiny.folder), threads=1, plan=runner.SMOKE, size=0)
 
 
-def test_smoke_call(tiny, places):
-    root, folders = places
+def test_smoke_call(tiny, root_and_folders):
+    root, folders = root_and_folders
     run = call(root, folders, release=str(tiny.folder), threads=1, plan=runner.SMOKE)
     assert np.allclose(run.outputs["y"], verification.samples_of(tiny).expected["y"], rtol=1e-5)
     assert (run.samples_ns, len(run.warmup_ns), run.threads) == ((), 1, 1)
@@ -64,8 +64,8 @@ def test_smoke_call(tiny, places):
     assert list((root / "run").iterdir()) == []
 
 
-def test_timed_call(tiny, places):
-    root, folders = places
+def test_timed_call(tiny, root_and_folders):
+    root, folders = root_and_folders
     plan = Plan(budget_s=0.0, warmup_runs=3, min_runs=7)
     run = call(root, folders, release=str(tiny.folder), threads=0, plan=plan)
     assert (len(run.samples_ns), len(run.warmup_ns)) == (7, 4)
@@ -73,34 +73,34 @@ def test_timed_call(tiny, places):
     assert min(run.samples_ns) > 0
 
 
-def test_budget_ends_a_call(tiny, places):
-    root, folders = places
+def test_budget_ends_a_call(tiny, root_and_folders):
+    root, folders = root_and_folders
     plan = Plan(budget_s=0.2, max_runs=10_000_000)
     run = call(root, folders, release=str(tiny.folder), threads=1, plan=plan)
     assert 3 < len(run.samples_ns) < plan.max_runs
     assert sum(run.samples_ns) < 1e9
 
 
-def test_failing_call_leaves_nothing(places, tmp_path):
-    root, folders = places
+def test_failing_call_leaves_nothing(root_and_folders, tmp_path):
+    root, folders = root_and_folders
     with pytest.raises(DeviceError, match="does not run on local") as caught:
         call(root, folders, release=str(tmp_path / "no"), threads=1, plan=runner.SMOKE)
     assert "there is no release" in caught.value.details
     assert list((root / "run").iterdir()) == []
 
 
-def test_variables_are_set(places, tmp_path):
-    root, folders = places
+def test_variables_are_set(root_and_folders, tmp_path):
+    root, folders = root_and_folders
     (tmp_path / "runner").write_text('#!/bin/sh\necho "it is $ANY" >&2\nexit 3\n')
     (tmp_path / "runner").chmod(0o755)
-    words = {"release": "any", "threads": 1, "plan": runner.SMOKE, "environment": {"ANY": "two words"}}
+    options = {"release": "any", "threads": 1, "plan": runner.SMOKE, "environment": {"ANY": "two words"}}
     with pytest.raises(DeviceError) as caught:
-        call(root, {**folders, "runners": str(tmp_path)}, **words)
+        call(root, {**folders, "runners": str(tmp_path)}, **options)
     assert caught.value.details == "it is two words"
 
 
-def test_crash_is_told(places, tmp_path):
-    root, _ = places
+def test_crash_is_told(root_and_folders, tmp_path):
+    root, _ = root_and_folders
     crashing = tmp_path / "runner"
     crashing.write_text("#!/bin/sh\nkill -SEGV $$\n")
     crashing.chmod(0o755)
@@ -123,18 +123,18 @@ def lying(tmp_path, *lines):
 
 
 @pytest.mark.parametrize(
-    "said",
+    "report",
     [
         *("", "no JSON", "[]", "null", "{}", "[" * 5000, "\\033[31m", WELL.replace("[5]", "[]")),
         *(WELL.replace("5", '"5"'), WELL.replace("5", "-5"), WELL.replace("5", "1e400"), WELL.replace("1,", "null,")),
-        *(WELL.replace('"copies": null', f'"copies": {said}') for said in ("1", "{}", "[]", '{"to_device": "1"}')),
+        *(WELL.replace('"copies": null', f'"copies": {copies}') for copies in ("1", "{}", "[]", '{"to_device": "1"}')),
         WELL.replace('"copies": null', '"copies": {"to_device": -1, "from_device": 1, "resident": 1}'),
         *(WELL.replace("9", "9" * 30), WELL.replace("9", "9" * 5000), WELL.replace("[5]", "7")),
     ],
 )
-def test_a_report_that_is_none(places, tmp_path, said):
-    root, folders = places
-    (tmp_path / "said").write_text(said)
+def test_a_report_that_is_none(root_and_folders, tmp_path, report):
+    root, folders = root_and_folders
+    (tmp_path / "said").write_text(report)
     copy = f'cp {tmp_path}/said "$report"; cp "{folders["inputs"]}/{runner.INPUTS}" "$outputs"'
     with pytest.raises(DeviceError, match="an invalid report") as caught:
         call(root, lying(tmp_path, copy), release="x", threads=1, plan=runner.SMOKE)
@@ -142,19 +142,19 @@ def test_a_report_that_is_none(places, tmp_path, said):
     assert list((root / "run").iterdir()) == []
 
 
-@pytest.mark.parametrize(("samples", "least", "most"), [("", 3, 100), ("7, 7", 3, 100), ("7", 3, 2)])
-def test_a_report_with_too_few_runs(places, tmp_path, samples, least, most):
-    root, folders = places
+@pytest.mark.parametrize(("samples", "min_runs", "max_runs"), [("", 3, 100), ("7, 7", 3, 100), ("7", 3, 2)])
+def test_a_report_with_too_few_runs(root_and_folders, tmp_path, samples, min_runs, max_runs):
+    root, folders = root_and_folders
     (tmp_path / "said").write_text(WELL.replace('"samples_ns": []', f'"samples_ns": [{samples}]'))
     copy = f'cp {tmp_path}/said "$report"; cp "{folders["inputs"]}/{runner.INPUTS}" "$outputs"'
     with pytest.raises(DeviceError, match="an invalid report") as caught:
-        call(root, lying(tmp_path, copy), release="x", threads=1, plan=Plan(min_runs=least, max_runs=most))
-    assert f"than {min(least, most)}" in caught.value.details
+        call(root, lying(tmp_path, copy), release="x", threads=1, plan=Plan(min_runs=min_runs, max_runs=max_runs))
+    assert f"than {min(min_runs, max_runs)}" in caught.value.details
 
 
 @pytest.mark.parametrize("which", ["report", "outputs"])
-def test_an_answer_without_an_end(places, tmp_path, which):
-    root, _ = places
+def test_an_answer_without_an_end(root_and_folders, tmp_path, which):
+    root, _ = root_and_folders
     folders = lying(tmp_path, 'echo "{}" >"$report"; echo >"$outputs"', f'ln -sf /dev/zero "${which}"')
     with pytest.raises(DeviceError, match="wrote more than"):
         call(root, folders, release="x", threads=1, plan=runner.SMOKE)

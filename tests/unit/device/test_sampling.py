@@ -34,11 +34,11 @@ def release(tiny, program, tmp_path):
 
 def expected(tiny, x):
     weights = tensors.load(tiny.folder / PARAMS).values()
-    product, offset = (next(one for one in weights if one.ndim == rank) for rank in (2, 1))
+    product, offset = (next(array for array in weights if array.ndim == rank) for rank in (2, 1))
     return np.maximum(x @ product + offset, 0)
 
 
-def kept(root):
+def stored_names(root):
     """Return the names of what lies in a store for longer than a run."""
     return {path.name for kind in ("inputs", "blobs/sha256", "run") for path in (root / kind).iterdir()}
 
@@ -46,24 +46,24 @@ def kept(root):
 @pytest.mark.parametrize("piece", [3, 4096])
 def test_samples_come_out_in_order_whatever_the_pieces(tiny, release, monkeypatch, piece):
     monkeypatch.setattr(sampling, "_PIECE_SAMPLES", piece)
-    given, told = series.random(tiny.manifest.inputs, 0, 10), []
-    before = kept(Path(release.device.store.root))
-    found = sampling.run_all(release, given, told.append)
-    x = given.take(range(10))["x"]
-    np.testing.assert_allclose(found.outputs["y"], expected(tiny, x), rtol=1e-4, atol=1e-5)
-    assert (len(found.each_ns), found.pieces, found.threads) == (10, -(-10 // piece), 1)
-    assert min(found.each_ns) > 0
-    assert [(step.done, step.total) for step in told] == [(at, 10) for at in range(0, 10, piece)]
-    assert kept(Path(release.device.store.root)) == before
+    inputs, steps = series.random(tiny.manifest.inputs, 0, 10), []
+    before = stored_names(Path(release.device.store.root))
+    sampled = sampling.run_all(release, inputs, steps.append)
+    x = inputs.take(range(10))["x"]
+    np.testing.assert_allclose(sampled.outputs["y"], expected(tiny, x), rtol=1e-4, atol=1e-5)
+    assert (len(sampled.each_ns), sampled.pieces, sampled.threads) == (10, -(-10 // piece), 1)
+    assert min(sampled.each_ns) > 0
+    assert [(step.done, step.total) for step in steps] == [(start, 10) for start in range(0, 10, piece)]
+    assert stored_names(Path(release.device.store.root)) == before
 
 
 def test_pieces_are_of_64_mib_or_one_sample():
     big, small = TensorSpec("x", (1 << 20,), "float32"), TensorSpec("y", (), "int8")
-    assert [len(part) for part in sampling.pieces(40, [big])] == [16, 16, 8]
-    assert [len(part) for part in sampling.pieces(2, [TensorSpec("x", (1 << 26,), "float64")])] == [1, 1]
-    assert [len(part) for part in sampling.pieces(5000, [small])] == [4096, 904]
-    assert [len(part) for part in sampling.pieces(3, [TensorSpec("x", (0,), "int8")])] == [3]
-    assert [at for part in sampling.pieces(100, [big, big]) for at in part] == list(range(100))
+    assert [len(piece) for piece in sampling.pieces(40, [big])] == [16, 16, 8]
+    assert [len(piece) for piece in sampling.pieces(2, [TensorSpec("x", (1 << 26,), "float64")])] == [1, 1]
+    assert [len(piece) for piece in sampling.pieces(5000, [small])] == [4096, 904]
+    assert [len(piece) for piece in sampling.pieces(3, [TensorSpec("x", (0,), "int8")])] == [3]
+    assert [index for piece in sampling.pieces(100, [big, big]) for index in piece] == list(range(100))
 
 
 def test_a_run_that_fails_leaves_no_inputs(release, monkeypatch):
@@ -71,18 +71,18 @@ def test_a_run_that_fails_leaves_no_inputs(release, monkeypatch):
         raise DeviceError("the model does not run")
 
     root = Path(release.device.store.root)
-    before = kept(root)
+    before = stored_names(root)
     monkeypatch.setattr(runner, "call", fails)
     with pytest.raises(DeviceError, match="does not run"):
         sampling.run_all(release, series.random(release.manifest.inputs, 0, 3))
-    assert kept(root) == before
+    assert stored_names(root) == before
 
 
 def test_outputs_of_another_signature_are_refused(release, monkeypatch):
     honest = runner.call
 
-    def short(*words, **more):
-        run = honest(*words, **more)
+    def short(*arguments, **options):
+        run = honest(*arguments, **options)
         return dataclasses.replace(run, outputs={"y": run.outputs["y"][:-1]})
 
     monkeypatch.setattr(runner, "call", short)

@@ -19,37 +19,37 @@ def rail(name, folder="hwmon0"):
     return Sensor("uW", chip, label, 0, (f"/sys/{folder}/{label}",))
 
 
-def found(tmp_path, files):
+def sensor_names(tmp_path, files):
     """Return the names of what there is in a tree of files."""
     for name, text in files.items():
         path = tmp_path / "class" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{text}\n")
-    return [one.name for one in sensors.find(LocalShell(), str(tmp_path)).sensors]
+    return [sensor.name for sensor in sensors.find(LocalShell(), str(tmp_path)).sensors]
 
 
-def supply(name, kind, **more):
+def supply(name, kind, **values):
     return {
-        f"power_supply/{name}/{key}": value for key, value in {"type": kind, "power_now": 18_000_000, **more}.items()
+        f"power_supply/{name}/{key}": value for key, value in {"type": kind, "power_now": 18_000_000, **values}.items()
     }
 
 
 def test_a_counter_with_its_range(tmp_path):
     zone = "powercap/intel-rapl:0"
     files = {f"{zone}/name": "package-0", f"{zone}/energy_uj": 5, f"{zone}/max_energy_range_uj": 262_143_328_850}
-    assert found(tmp_path, files) == ["powercap package-0"]
-    (one,) = sensors.find(LocalShell(), str(tmp_path)).sensors
-    assert (one.unit, one.wraps) == ("uJ", 262_143_328_850)
+    assert sensor_names(tmp_path, files) == ["powercap package-0"]
+    (sensor,) = sensors.find(LocalShell(), str(tmp_path)).sensors
+    assert (sensor.unit, sensor.wraps) == ("uJ", 262_143_328_850)
 
 
 @pytest.mark.parametrize("text", ["9" * 5000, "9" * 18, "x", "", "\N{SUPERSCRIPT TWO}"])
 def test_a_range_that_is_none_is_not_known(text):
     class Shell(LocalShell):
-        def run(self, _script, **how):
-            return super().run(f"echo 'rail uJ powercap psys {text or '-'} /sys/energy_uj'", **how)
+        def run(self, _script, **options):
+            return super().run(f"echo 'rail uJ powercap psys {text or '-'} /sys/energy_uj'", **options)
 
-    (one,) = sensors.find(Shell(), "/sys").sensors
-    assert one.wraps == 0
+    (sensor,) = sensors.find(Shell(), "/sys").sensors
+    assert sensor.wraps == 0
 
 
 def test_a_processor_is_found_once(tmp_path):
@@ -57,12 +57,12 @@ def test_a_processor_is_found_once(tmp_path):
     files = {
         f"powercap/{zone}/{key}": value for zone in zones for key, value in (("name", "package-0"), ("energy_uj", 5))
     }
-    assert found(tmp_path, files) == ["powercap package-0"]
+    assert sensor_names(tmp_path, files) == ["powercap package-0"]
 
 
 def test_a_processor_with_one_way_to_its_counter_is_found(tmp_path):
     zone = "powercap/intel-rapl-mmio:0"
-    assert found(tmp_path, {f"{zone}/name": "package-0", f"{zone}/energy_uj": 5}) == ["powercap package-0"]
+    assert sensor_names(tmp_path, {f"{zone}/name": "package-0", f"{zone}/energy_uj": 5}) == ["powercap package-0"]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_processor_with_one_way_to_its_counter_is_found(tmp_path):
     ],
 )  # fmt: skip
 def test_of_supplies_those_that_feed_the_device(tmp_path, supplies, names):
-    assert found(tmp_path, supplies) == names
+    assert sensor_names(tmp_path, supplies) == names
 
 
 def test_a_sleep_without_fractions_is_noticed(tmp_path, monkeypatch):
@@ -91,7 +91,7 @@ def test_a_sleep_without_fractions_is_noticed(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("sensor", "rows", "said"),
+    ("sensor", "rows", "message"),
     [
         (_POWER, [["1", "x"], ["2", "5"]], "ina226, power1_input: it could not be read"),
         (_POWER, [["1", "5"], ["2", "5W"]], "ina226, power1_input: its value '5W' is not a number"),
@@ -107,10 +107,10 @@ def test_a_sleep_without_fractions_is_noticed(tmp_path, monkeypatch):
         (_BATTERY, [["1", "12", "-5"], ["2", "12", "5"]], "power is negative"),
     ],
 )
-def test_a_sensor_that_fails_is_named_with_what_it_said(sensor, rows, said):
-    (found,) = sensors.read([sensor], rows)
-    assert isinstance(found, str)
-    assert said in found
+def test_a_sensor_that_fails_is_named_with_what_it_said(sensor, rows, message):
+    (fault,) = sensors.read([sensor], rows)
+    assert isinstance(fault, str)
+    assert message in fault
 
 
 def test_a_sensor_that_fails_leaves_the_others():
@@ -121,8 +121,8 @@ def test_a_sensor_that_fails_leaves_the_others():
 
 def test_a_discharged_battery_gives_power_whatever_sign_its_driver_has():
     for current in ("1500000", "-1500000"):
-        (found,) = sensors.read([_BATTERY], [["1", "12000000", current], ["2", "12000000", current]])
-        assert found.values == pytest.approx([18, 18])
+        (readings,) = sensors.read([_BATTERY], [["1", "12000000", current], ["2", "12000000", current]])
+        assert readings.values == pytest.approx([18, 18])
 
 
 @pytest.mark.parametrize(
@@ -143,13 +143,13 @@ def test_a_discharged_battery_gives_power_whatever_sign_its_driver_has():
     ],
 )
 def test_no_rail_counts_that_another_holds(names, counted):
-    found = [rail(name) for name in names]
-    assert {found[place].name for place in sensors.choose_counted(found)} == counted
+    rails = [rail(name) for name in names]
+    assert {rails[index].name for index in sensors.choose_counted(rails)} == counted
 
 
 def test_rails_of_different_chips_hold_none_of_each_other():
-    found = [rail("amd_energy Esocket0"), rail("other core0", "hwmon1")]
-    assert sensors.choose_counted(found) == (0, 1)
+    rails = [rail("amd_energy Esocket0"), rail("other core0", "hwmon1")]
+    assert sensors.choose_counted(rails) == (0, 1)
 
 
 def test_two_that_are_the_whole_input_have_a_reason():

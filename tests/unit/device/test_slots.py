@@ -21,8 +21,8 @@ from toolchain.shell import LocalShell
 BEFORE_SLOTS = Path(__file__).parents[2] / "data" / "store-before-slots.sh"
 
 
-def in_slot(root: Path, slot: str, said: list[str] | None = None) -> Store:
-    return Store(LocalShell(), str(root), (said if said is not None else []).append, slot=slot)
+def in_slot(root: Path, slot: str, messages: list[str] | None = None) -> Store:
+    return Store(LocalShell(), str(root), (messages if messages is not None else []).append, slot=slot)
 
 
 @pytest.fixture(scope="module")
@@ -37,23 +37,24 @@ def filled(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def three(root, filled) -> dict[str, Store]:
+def by_slot(root, filled) -> dict[str, Store]:
     """A store with two releases in each of three places, of which the first ones are the same everywhere."""
     subprocess.run(["cp", "-a", filled, root], check=True)  # hard links included
     return {slot: in_slot(root, slot) for slot in SLOTS}
 
 
-def test_each_slot_has_its_own_current_release(three, root):
-    for slot, store in three.items():
+def test_each_slot_has_its_own_current_release(by_slot, root):
+    for slot, store in by_slot.items():
         assert [item.name for item in store.releases.generations()] == ["shared by all", f"second of {slot}"]
         assert (folder_of(root, slot) / "current" / "data").read_bytes() == f"data of second of {slot}".encode()
-    assert three[""].slots() == ("classifier", "detector")
-    assert {slot: len(items) for slot, items in three[""].releases.in_each_slot().items()} == dict.fromkeys(three, 2)
+    assert by_slot[""].slots() == ("classifier", "detector")
+    counts = {slot: len(items) for slot, items in by_slot[""].releases.in_each_slot().items()}
+    assert counts == dict.fromkeys(by_slot, 2)
 
 
-def test_slots_share_blobs(three, root):
-    digest = three[""].releases.generations()[0].digest
-    files = {(root / place / "releases" / digest / "data") for place in ("", "slots/detector", "slots/classifier")}
+def test_slots_share_blobs(by_slot, root):
+    digest = by_slot[""].releases.generations()[0].digest
+    files = {(root / folder / "releases" / digest / "data") for folder in ("", "slots/detector", "slots/classifier")}
     assert len({path.stat().st_ino for path in files}) == 1
 
 
@@ -61,10 +62,10 @@ def test_slots_share_blobs(three, root):
     ("slot", "change"),
     [*product(["", "detector"], ["deploy", "roll back", "prune"]), ("detector", "remove")],
 )
-def test_what_happens_to_one_slot_changes_no_other(three, root, tmp_path, slot, change):
-    others = [name for name in three if name != slot]
+def test_what_happens_to_one_slot_changes_no_other(by_slot, root, tmp_path, slot, change):
+    others = [name for name in by_slot if name != slot]
     before = {name: own(root, name) for name in others}
-    store = three[slot]
+    store = by_slot[slot]
     with locked(store):
         if change == "deploy":
             release(store, tmp_path, "third")
@@ -76,30 +77,30 @@ def test_what_happens_to_one_slot_changes_no_other(three, root, tmp_path, slot, 
             store.releases.prune(1)
     assert {name: own(root, name) for name in others} == before
     for name in others:
-        assert three[name].releases.current().name == f"second of {name}"
+        assert by_slot[name].releases.current().name == f"second of {name}"
 
 
-def test_removing_a_slot_frees_what_only_it_used(three, root):
-    with locked(three["detector"]):
-        three["detector"].remove_slot("echo stopped >stopped")
-    assert three[""].slots() == ("classifier",)
+def test_removing_a_slot_frees_what_only_it_used(by_slot, root):
+    with locked(by_slot["detector"]):
+        by_slot["detector"].remove_slot("echo stopped >stopped")
+    assert by_slot[""].slots() == ("classifier",)
     assert (root / "stopped").read_text() == "stopped\n"
-    kept = {path.read_bytes() for path in (root / "blobs" / "sha256").iterdir()}
-    assert b"data of second of detector" not in kept
-    assert {b"data of second of classifier", b"data of shared by all"} <= kept
+    contents = {path.read_bytes() for path in (root / "blobs" / "sha256").iterdir()}
+    assert b"data of second of detector" not in contents
+    assert {b"data of second of classifier", b"data of shared by all"} <= contents
 
 
-def test_a_toolchain_from_before_slots_harms_none(three, root):
+def test_a_toolchain_from_before_slots_harms_none(by_slot, root):
     """Its deploys remove blobs and releases that it finds no use of."""
     before = {slot: own(root, slot) for slot in ("detector", "classifier")}
-    store = three[""]
+    store = by_slot[""]
     with store.lock(Owner.here("an old deploy")):
         store.change_store(BEFORE_SLOTS.read_text())
     assert {slot: own(root, slot) for slot in before} == before
     blobs = {path.read_bytes() for path in (root / "blobs" / "sha256").iterdir()}
     assert {b"data of second of detector", b"data of shared by all"} <= blobs
-    with locked(three["detector"]):
-        assert three["detector"].releases.roll_back().name == "shared by all"
+    with locked(by_slot["detector"]):
+        assert by_slot["detector"].releases.roll_back().name == "shared by all"
 
 
 def test_without_hard_links_a_slot_has_copies(root, tmp_path, monkeypatch):
@@ -119,53 +120,53 @@ def test_without_hard_links_a_slot_has_copies(root, tmp_path, monkeypatch):
 # --- the lock and trials ---
 
 
-def test_there_is_one_lock(three, root):
-    with three["detector"].lock(Owner.here("tests")), pytest.raises(DeviceError, match="is busy"):
-        three[""].check_free()
+def test_there_is_one_lock(by_slot, root):
+    with by_slot["detector"].lock(Owner.here("tests")), pytest.raises(DeviceError, match="is busy"):
+        by_slot[""].check_free()
     assert (root / "slots" / "detector" / "lock").samefile(root / "lock")
 
 
-def on_trial(root: Path, slot: str, again: str) -> None:
-    (root / "slots" / slot / "trial" if slot else root / "trial").write_text(f"2 1 1700000000\n{again}\n")
+def on_trial(root: Path, slot: str, restart: str) -> None:
+    (root / "slots" / slot / "trial" if slot else root / "trial").write_text(f"2 1 1700000000\n{restart}\n")
 
 
-def test_the_next_holder_of_the_lock_ends_the_trials_of_all_slots(three, root):
+def test_the_next_holder_of_the_lock_ends_the_trials_of_all_slots(by_slot, root):
     """A slot's own unit may find the lock taken, and start on the release that was on trial."""
     on_trial(root, "detector", "echo restarted >restarted")
-    said: list[str] = []
-    with in_slot(root, "classifier", said).lock(Owner.here("deploy")):
+    messages: list[str] = []
+    with in_slot(root, "classifier", messages).lock(Owner.here("deploy")):
         pass
-    assert [store.releases.current().number for store in three.values()] == [2, 1, 2]
+    assert [store.releases.current().number for store in by_slot.values()] == [2, 1, 2]
     assert (root / "slots" / "detector" / "restarted").exists()
-    assert len(said) == 1
-    assert "slot detector, was on trial" in said[0]
+    assert len(messages) == 1
+    assert "slot detector, was on trial" in messages[0]
 
 
-def test_a_trial_that_cannot_be_ended_keeps_no_other_slot_from_being_used(three, root):
+def test_a_trial_that_cannot_be_ended_keeps_no_other_slot_from_being_used(by_slot, root):
     on_trial(root, "detector", "true")
     (root / "slots/detector/.current-new").mkdir()  # where the link for the way back is to be
-    said: list[str] = []
-    with in_slot(root, "classifier", said).lock(Owner.here("deploy")):
-        assert "slot detector, was on trial, and could not be taken back" in said[0]
-    with pytest.raises(DeviceError, match="could not be taken back"), three["detector"].lock(Owner.here("deploy")):
+    messages: list[str] = []
+    with in_slot(root, "classifier", messages).lock(Owner.here("deploy")):
+        assert "slot detector, was on trial, and could not be taken back" in messages[0]
+    with pytest.raises(DeviceError, match="could not be taken back"), by_slot["detector"].lock(Owner.here("deploy")):
         pass
 
 
-def test_each_slot_recovers_itself_before_its_application_starts(three, root):
+def test_each_slot_recovers_itself_before_its_application_starts(by_slot, root):
     """As its unit does after a power cut."""
-    with locked(three["detector"]):
-        three["detector"].releases.put_recovery()
+    with locked(by_slot["detector"]):
+        by_slot["detector"].releases.put_recovery()
     on_trial(root, "detector", "false")
-    done = LocalShell().run(f"sh {root}/slots/detector/recover")
-    assert "generation 1 is current again" in done.stdout
-    assert [store.releases.current().number for store in three.values()] == [2, 1, 2]
+    completed = LocalShell().run(f"sh {root}/slots/detector/recover")
+    assert "generation 1 is current again" in completed.stdout
+    assert [store.releases.current().number for store in by_slot.values()] == [2, 1, 2]
 
 
-def test_a_trial_in_one_slot(three, root, tmp_path):
+def test_a_trial_in_one_slot(by_slot, root, tmp_path):
     """The application of the detector is not healthy on the new release; nobody else notices."""
     before = {slot: own(root, slot) for slot in ("", "classifier")}
     run = Application(restart="true", health="false", within="1s")
-    store = three["detector"]
+    store = by_slot["detector"]
     with locked(store), pytest.raises(UnhealthyError, match="did not become healthy"):
         application.activate(store, installed(store, tmp_path, "third"), run, lambda _line: None)
     assert store.releases.current().name == "second of detector"
@@ -176,22 +177,22 @@ def test_a_trial_in_one_slot(three, root, tmp_path):
 # --- names ---
 
 
-def test_a_slot_that_does_not_exist(three, root):
+def test_a_slot_that_does_not_exist(by_slot, root):
     with pytest.raises(InputError, match="has no slot 'detectr'") as caught:
         in_slot(root, "detectr").check_slot()
     assert caught.value.hint == "did you mean detector?"
     with pytest.raises(InputError, match="has no slot") as caught:
         in_slot(root / "other", "detector").check_slot()
     assert "has no slots" in caught.value.details
-    three["detector"].check_slot()
-    three[""].check_slot()
+    by_slot["detector"].check_slot()
+    by_slot[""].check_slot()
 
 
 @pytest.mark.parametrize("name", ["a b", "A", "-a", "a\n", "$(touch pwned)", "x" * 33, "a;b", "ä"])
-def test_a_folder_with_a_name_that_no_command_accepts_is_no_slot(three, root, name):
+def test_a_folder_with_a_name_that_no_command_accepts_is_no_slot(by_slot, root, name):
     (root / "slots" / name).mkdir()
-    assert three[""].slots() == ("classifier", "detector")
-    assert set(three[""].releases.in_each_slot()) == set(three)
+    assert by_slot[""].slots() == ("classifier", "detector")
+    assert set(by_slot[""].releases.in_each_slot()) == set(by_slot)
 
 
 def test_a_folder_that_is_no_slot_is_left_alone(root, tmp_path):
@@ -206,11 +207,11 @@ def test_a_folder_that_is_no_slot_is_left_alone(root, tmp_path):
     assert precious.read_text() == "mine"
 
 
-@pytest.mark.parametrize("made", [[], ["blobs"], ["blobs", "lock"]])
-def test_a_slot_that_was_being_made_is_made(root, tmp_path, made):
+@pytest.mark.parametrize("links", [[], ["blobs"], ["blobs", "lock"]])
+def test_a_slot_that_was_being_made_is_made(root, tmp_path, links):
     (root / "slots" / "detector").mkdir(parents=True)
     (root / "blobs" / "partial").mkdir(parents=True)
-    for name in made:
+    for name in links:
         (root / "slots" / "detector" / name).symlink_to(f"../../{name}")
     store = in_slot(root, "detector")
     with locked(store):
@@ -223,8 +224,8 @@ def test_a_device_that_reports_slots_it_should_not(monkeypatch):
     """Whatever a device writes, names are checked, and lists are as a store has them."""
 
     class Hostile(LocalShell):
-        def run(self, _script, **how):
-            return super().run("printf '%s\\n' ' x' 'slot ../..' 'current generations/1'", **how)
+        def run(self, _script, **options):
+            return super().run("printf '%s\\n' ' x' 'slot ../..' 'current generations/1'", **options)
 
     store = Store(Hostile(), "/r")
     assert store.slots() == ()

@@ -22,23 +22,23 @@ PRE = ("wav:rate=16000", "mel:like=kaldi,win=60,hop=20,mels=5", "normalize")
 
 
 def manifest(post=("ctc:labels=FILE",), labels=("-", "|", "a"), output=OUTPUT):
-    made = sounds.resolve(Steps(PRE, post, labels), [GIVEN], [output])
+    resolved = sounds.resolve(Steps(PRE, post, labels), [GIVEN], [output])
     specs = {"inputs": (GIVEN,), "step_inputs": (GIVEN,), "outputs": (output,), "states": ()}
-    return SimpleNamespace(name="m", sounds=made, pictures=None, pipeline=made, **specs)
+    return SimpleNamespace(name="m", sounds=resolved, pictures=None, pipeline=resolved, **specs)
 
 
 def run_of(release, contents, scores):
     """Return what a device sends that computes as this machine does."""
     computer = Computer(release.sounds.plan)
-    made = computer.prepare(Recording(contents), shape=GIVEN.shape)
-    found = computer.find(scores)
-    table = np.stack([found[name].astype(np.float32) for name in OBJECT.names], axis=1).reshape(-1, 6)
-    sent = {"objects": table, "counts": np.array([len(table)]), "input": made}
+    prepared = computer.prepare(Recording(contents), shape=GIVEN.shape)
+    columns = computer.find(scores)
+    table = np.stack([columns[name].astype(np.float32) for name in OBJECT.names], axis=1).reshape(-1, 6)
+    sent = {"objects": table, "counts": np.array([len(table)]), "input": prepared}
     return SimpleNamespace(objects=sent, outputs={"y": scores})
 
 
 @pytest.fixture
-def told():
+def matching_run():
     release = manifest()
     contents = synthetic(release.sounds.plan, 0)
     scores = np.zeros((1, 6, 3), np.float32)
@@ -46,8 +46,8 @@ def told():
     return release, contents, run_of(release, contents, scores)
 
 
-def test_a_device_that_computes_alike(told):
-    release, contents, run = told
+def test_a_device_that_computes_alike(matching_run):
+    release, contents, run = matching_run
     checked = device_sounds.check(run, contents, release)
     assert (checked.bytes, checked.objects, checked.text) == (contents.size, 3, "a a")
     assert "the text 'a a'" in str(checked)
@@ -55,16 +55,18 @@ def test_a_device_that_computes_alike(told):
     device_sounds.check(run, contents, release)
 
 
-@pytest.mark.parametrize("change", [lambda made: made * np.float32(1.001), lambda made: made * np.float32(np.nan)])
-def test_another_input_is_refused(told, change):
-    release, contents, run = told
+@pytest.mark.parametrize(
+    "change", [lambda values: values * np.float32(1.001), lambda values: values * np.float32(np.nan)]
+)
+def test_another_input_is_refused(matching_run, change):
+    release, contents, run = matching_run
     run.objects["input"] = change(run.objects["input"])
     with pytest.raises(OutputError, match="makes another input of a sound"):
         device_sounds.check(run, contents, release)
 
 
-def test_other_objects_are_refused(told):
-    release, contents, run = told
+def test_other_objects_are_refused(matching_run):
+    release, contents, run = matching_run
     run.objects["objects"] = run.objects["objects"] + np.float32([0, 0, 1, 0, 0, 0])
     with pytest.raises(OutputError, match="finds other objects"):
         device_sounds.check(run, contents, release)
@@ -81,14 +83,16 @@ def test_the_last_window_of_a_stream():
     specs = [TensorSpec("h", (1, 4), "float32"), TensorSpec("x", (1, 96), "float32")]
     results = [TensorSpec("hn", (1, 4), "float32"), TensorSpec("y", (1, 1), "float32")]
     steps, states = Steps(("wav:rate=16000", "window:context=32"), ("topk=1",)), (StatePair("h", "hn"),)
-    made = sounds.resolve(steps, specs, results, states)
-    release = SimpleNamespace(name="m", sounds=made, pictures=None, pipeline=made, inputs=specs, outputs=results)
+    resolved = sounds.resolve(steps, specs, results, states)
+    release = SimpleNamespace(
+        name="m", sounds=resolved, pictures=None, pipeline=resolved, inputs=specs, outputs=results
+    )
     release.states, release.step_inputs = states, (specs[1],)
-    contents, computer = synthetic(made.plan, 0, 5), Computer(made.plan)
+    contents, computer = synthetic(resolved.plan, 0, 5), Computer(resolved.plan)
     assert device_sounds.windows_of(contents, release) == 5
     for window in range(5):
-        found = computer.find(np.float32([window / 10]), window)
-    table = np.stack([found[name].astype(np.float32) for name in OBJECT.names], axis=1)
+        columns = computer.find(np.float32([window / 10]), window)
+    table = np.stack([columns[name].astype(np.float32) for name in OBJECT.names], axis=1)
     sent = {"objects": table, "counts": np.array([5]), "input": computer.prepare(Recording(contents), 4, (1, 96))}
     run = SimpleNamespace(objects=sent, outputs={"y": np.float32([[0.4]])})
     assert device_sounds.check(run, contents, release).objects == 5

@@ -19,14 +19,14 @@ from toolchain.shell import LocalShell
 
 
 @pytest.fixture
-def held(store):
+def locked_store(store):
     """The store, locked and laid out."""
     with locked(store):
         yield store
 
 
 def numbers(store: Store) -> list[tuple[int, str, bool]]:
-    return [(found.number, found.name, found.current) for found in store.releases.generations()]
+    return [(generation.number, generation.name, generation.current) for generation in store.releases.generations()]
 
 
 # --- what a device may say ---
@@ -35,12 +35,12 @@ def numbers(store: Store) -> list[tuple[int, str, bool]]:
 class Saying(LocalShell):
     """A device whose commands and processes say what they like."""
 
-    def __init__(self, said: str) -> None:
+    def __init__(self, output: str) -> None:
         super().__init__()
-        self.said = said
+        self.output = output
 
     def _open(self, _script, kind, timeout, size=0):
-        return super()._open(f"cat <<'END'\n{self.said}\nEND", kind, timeout, size)
+        return super()._open(f"cat <<'END'\n{self.output}\nEND", kind, timeout, size)
 
 
 TOKEN = "0123456789abcdef"  # noqa: S105 - it keeps nothing secret
@@ -59,7 +59,7 @@ def framed(*lines: str) -> str:
 
 @pytest.mark.usefixtures("known_token")
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("output", "message"),
     [
         ("", "a description of itself"),
         ("machine=aarch64\nroot=/r", "a description of itself"),
@@ -70,9 +70,9 @@ def framed(*lines: str) -> str:
         (f"begin={TOKEN}\nmachine=aarch64\nroot=/r", "ended the connection while"),
     ],
 )
-def test_a_device_that_does_not_say_what_it_is(said, message):
+def test_a_device_that_does_not_say_what_it_is(output, message):
     with pytest.raises(DeviceError, match=message) as caught:
-        Store(Saying(said), "/r").facts()
+        Store(Saying(output), "/r").facts()
     assert caught.value.hint
 
 
@@ -110,15 +110,15 @@ def test_releases_that_are_none(row):
 
 @pytest.mark.parametrize("name", ["a\x0bb", "a\u2028b", "a\x85b"])
 def test_a_line_ends_where_the_device_ends_it(name):
-    found = Store(Saying(f"current generations/1\ngeneration 1 {'a' * 64} 5 {name}"), "/r").releases.generations()
-    assert [(one.name, one.current) for one in found] == [(name, True)]
+    generations = Store(Saying(f"current generations/1\ngeneration 1 {'a' * 64} 5 {name}"), "/r").releases.generations()
+    assert [(generation.name, generation.current) for generation in generations] == [(name, True)]
 
 
 @pytest.mark.parametrize("name", ["back\\nslash", "back\\cslash", "back\\\\slash"])
-def test_a_name_is_told_as_it_is_written(held, tmp_path, name):
+def test_a_name_is_told_as_it_is_written(locked_store, tmp_path, name):
     """The echo of some shells reads backslashes."""
-    release(held, tmp_path, name)
-    assert numbers(held) == [(1, json.dumps(name)[1:-1], True)]
+    release(locked_store, tmp_path, name)
+    assert numbers(locked_store) == [(1, json.dumps(name)[1:-1], True)]
 
 
 # --- facts ---
@@ -192,33 +192,33 @@ def test_changes_need_the_lock(store):
         store.blobs.sweep()
 
 
-def test_failing_change_tells_why(held):
+def test_failing_change_tells_why(locked_store):
     with pytest.raises(DeviceError, match="changing the store on") as caught:
-        held.change("echo because >&2; exit 9")
+        locked_store.change("echo because >&2; exit 9")
     assert "because" in caught.value.details
 
 
 # --- blobs ---
 
 
-def test_new_blob(held, root, tmp_path):
+def test_new_blob(locked_store, root, tmp_path):
     path, digest = blob(tmp_path, b"some bytes")
-    assert held.blobs.examine([digest]) == {digest: BlobState("missing", 0)}
-    held.blobs.push(path, digest, 0, None)
-    assert held.blobs.publish([digest]) == ()
-    assert held.blobs.examine([digest]) == {digest: BlobState("have", 0)}
+    assert locked_store.blobs.examine([digest]) == {digest: BlobState("missing", 0)}
+    locked_store.blobs.push(path, digest, 0, None)
+    assert locked_store.blobs.publish([digest]) == ()
+    assert locked_store.blobs.examine([digest]) == {digest: BlobState("have", 0)}
     stored = root / "blobs" / "sha256" / digest
     assert stored.read_bytes() == b"some bytes"
     assert stored.stat().st_mode & 0o777 == 0o444
 
 
-def test_program_is_executable(held, root, tmp_path):
+def test_program_is_executable(locked_store, root, tmp_path):
     path, digest = blob(tmp_path, b"#!/bin/sh\n")
     other, second = blob(tmp_path, b"no program")
-    held.blobs.examine([digest, second])
-    held.blobs.push(path, digest, 0, None)
-    held.blobs.push(other, second, 0, None)
-    held.blobs.publish([digest, second], executable=[digest])
+    locked_store.blobs.examine([digest, second])
+    locked_store.blobs.push(path, digest, 0, None)
+    locked_store.blobs.push(other, second, 0, None)
+    locked_store.blobs.publish([digest, second], executable=[digest])
     modes = {name: (root / "blobs/sha256" / name).stat().st_mode & 0o777 for name in (digest, second)}
     assert modes == {digest: 0o555, second: 0o444}
 
@@ -254,59 +254,62 @@ def test_upload_that_was_about_to_be_published_is_resumed(store, root, tmp_path)
         assert store.blobs.publish([digest]) == ()
 
 
-def test_damaged_upload_is_refused_and_nothing_is_published(held, root, tmp_path):
+def test_damaged_upload_is_refused_and_nothing_is_published(locked_store, root, tmp_path):
     good, digest = blob(tmp_path, b"good")
     bad, other = blob(tmp_path, b"bad")
     bad.write_bytes(b"worse")
-    held.blobs.examine([digest, other])
-    held.blobs.push(good, digest, 0, None)
-    held.blobs.push(bad, other, 0, None)
-    assert held.blobs.publish([digest, other]) == (other,)
+    locked_store.blobs.examine([digest, other])
+    locked_store.blobs.push(good, digest, 0, None)
+    locked_store.blobs.push(bad, other, 0, None)
+    assert locked_store.blobs.publish([digest, other]) == (other,)
     assert list((root / "blobs" / "sha256").iterdir()) == []
-    assert held.blobs.examine([digest, other]) == {digest: BlobState("partial", 4), other: BlobState("missing", 0)}
+    assert locked_store.blobs.examine([digest, other]) == {
+        digest: BlobState("partial", 4),
+        other: BlobState("missing", 0),
+    }
 
 
-def test_damaged_blob_is_removed(held, root, tmp_path):
-    digest = put(held, tmp_path, b"whole")
+def test_damaged_blob_is_removed(locked_store, root, tmp_path):
+    digest = put(locked_store, tmp_path, b"whole")
     stored = root / "blobs" / "sha256" / digest
     stored.chmod(0o644)
     stored.write_bytes(b"torn")
-    assert held.blobs.examine([digest, digest]) == {digest: BlobState("damaged", 0)}
-    assert held.blobs.examine([digest]) == {digest: BlobState("missing", 0)}
+    assert locked_store.blobs.examine([digest, digest]) == {digest: BlobState("damaged", 0)}
+    assert locked_store.blobs.examine([digest]) == {digest: BlobState("missing", 0)}
 
 
 # --- folders ---
 
 
-def test_install_links_blobs(held, root, tmp_path):
-    digest = put(held, tmp_path, b"content")
-    path = held.blobs.install("runners", "r1", {"it's a file": digest})
+def test_install_links_blobs(locked_store, root, tmp_path):
+    digest = put(locked_store, tmp_path, b"content")
+    path = locked_store.blobs.install("runners", "r1", {"it's a file": digest})
     assert path == str(root / "runners" / "r1")
     assert (Path(path) / "it's a file").samefile(root / "blobs" / "sha256" / digest)
 
 
-def test_install_mends_a_folder(held, root, tmp_path):
-    files = {"a": put(held, tmp_path, b"content of a"), "b": put(held, tmp_path, b"content of b")}
-    folder = Path(held.blobs.install("releases", "r1", files))
-    kept = (folder / "b").stat().st_ino
+def test_install_mends_a_folder(locked_store, root, tmp_path):
+    files = {"a": put(locked_store, tmp_path, b"content of a"), "b": put(locked_store, tmp_path, b"content of b")}
+    folder = Path(locked_store.blobs.install("releases", "r1", files))
+    inode = (folder / "b").stat().st_ino
     (folder / "a").unlink()
     (folder / "a").write_bytes(b"tampered")
-    held.blobs.install("releases", "r1", files)
+    locked_store.blobs.install("releases", "r1", files)
     assert (folder / "a").read_bytes() == b"content of a"
-    assert (folder / "b").stat().st_ino == kept
+    assert (folder / "b").stat().st_ino == inode
     (folder / "a").unlink()
-    held.blobs.install("releases", "r1", files)
+    locked_store.blobs.install("releases", "r1", files)
     assert (folder / "a").read_bytes() == b"content of a"
     assert [path.name for path in (root / "releases").iterdir()] == ["r1"]
 
 
-def test_tampering_through_a_link_is_mended_by_another_upload(held, tmp_path):
-    digest = put(held, tmp_path, b"content")
-    folder = Path(held.blobs.install("releases", "r1", {"a": digest}))
+def test_tampering_through_a_link_is_mended_by_another_upload(locked_store, tmp_path):
+    digest = put(locked_store, tmp_path, b"content")
+    folder = Path(locked_store.blobs.install("releases", "r1", {"a": digest}))
     (folder / "a").chmod(0o644)
     (folder / "a").write_bytes(b"tampered")
-    assert put(held, tmp_path, b"content") == digest
-    held.blobs.install("releases", "r1", {"a": digest})
+    assert put(locked_store, tmp_path, b"content") == digest
+    locked_store.blobs.install("releases", "r1", {"a": digest})
     assert (folder / "a").read_bytes() == b"content"
 
 
@@ -335,84 +338,84 @@ def test_list_on_an_empty_device(store, root):
     assert not root.exists()
 
 
-def test_activate_is_idempotent(held, tmp_path):
-    digest = release(held, tmp_path, "one")
-    assert held.releases.activate(digest) is False
-    assert numbers(held) == [(1, "one", True)]
+def test_activate_is_idempotent(locked_store, tmp_path):
+    digest = release(locked_store, tmp_path, "one")
+    assert locked_store.releases.activate(digest) is False
+    assert numbers(locked_store) == [(1, "one", True)]
 
 
-def test_generations(held, tmp_path):
+def test_generations(locked_store, tmp_path):
     before = int(time.time())
     for name in ("one", "two", "one"):
-        release(held, tmp_path, name)
-    assert numbers(held) == [(1, "one", False), (2, "two", False), (3, "one", True)]
-    assert all(before <= found.time <= time.time() for found in held.releases.generations())
-    assert held.releases.current().digest == held.releases.generations()[0].digest
-    assert held.read("current/data") == b"data of one"
+        release(locked_store, tmp_path, name)
+    assert numbers(locked_store) == [(1, "one", False), (2, "two", False), (3, "one", True)]
+    assert all(before <= generation.time <= time.time() for generation in locked_store.releases.generations())
+    assert locked_store.releases.current().digest == locked_store.releases.generations()[0].digest
+    assert locked_store.read("current/data") == b"data of one"
 
 
-def test_ten_generations_are_sorted_by_number(held, tmp_path):
+def test_ten_generations_are_sorted_by_number(locked_store, tmp_path):
     for index in range(11):
-        release(held, tmp_path, f"model {index}")
-    assert [found.number for found in held.releases.generations()] == list(range(1, 12))
+        release(locked_store, tmp_path, f"model {index}")
+    assert [generation.number for generation in locked_store.releases.generations()] == list(range(1, 12))
 
 
-def test_roll_back_and_deploy_again(held, tmp_path):
+def test_roll_back_and_deploy_again(locked_store, tmp_path):
     for name in ("one", "two", "three"):
-        release(held, tmp_path, name)
-    assert held.releases.roll_back().name == "two"
-    assert numbers(held) == [(1, "one", False), (2, "two", True), (3, "three", False)]
-    held.blobs.sweep()
-    release(held, tmp_path, "four")
-    assert numbers(held) == [(1, "one", False), (2, "two", False), (3, "four", True)]
-    assert held.releases.roll_back().name == "two"
-    assert held.releases.roll_back().name == "one"
+        release(locked_store, tmp_path, name)
+    assert locked_store.releases.roll_back().name == "two"
+    assert numbers(locked_store) == [(1, "one", False), (2, "two", True), (3, "three", False)]
+    locked_store.blobs.sweep()
+    release(locked_store, tmp_path, "four")
+    assert numbers(locked_store) == [(1, "one", False), (2, "two", False), (3, "four", True)]
+    assert locked_store.releases.roll_back().name == "two"
+    assert locked_store.releases.roll_back().name == "one"
 
 
-def test_roll_back_with_nothing_before(held, tmp_path):
+def test_roll_back_with_nothing_before(locked_store, tmp_path):
     for _ in range(2):
         with pytest.raises(DeviceError, match="no earlier release") as caught:
-            held.releases.roll_back()
+            locked_store.releases.roll_back()
         assert "toolchain status --releases" in caught.value.hint
-        release(held, tmp_path, "one")
-    assert numbers(held) == [(1, "one", True)]
+        release(locked_store, tmp_path, "one")
+    assert numbers(locked_store) == [(1, "one", True)]
 
 
-def test_a_library_is_offered_at_one_path(held, root, tmp_path):
+def test_a_library_is_offered_at_one_path(locked_store, root, tmp_path):
     for content in (b"first", b"second", b"first"):
-        digest = put(held, tmp_path, content)
-        held.blobs.install("libraries", digest, {"libedge_model.so.1": digest})
-        held.blobs.offer(digest)
+        digest = put(locked_store, tmp_path, content)
+        locked_store.blobs.install("libraries", digest, {"libedge_model.so.1": digest})
+        locked_store.blobs.offer(digest)
         assert (root / "lib").readlink() == Path("libraries") / digest
         assert (root / "lib" / "libedge_model.so.1").read_bytes() == content
-        held.releases.prune(1)
+        locked_store.releases.prune(1)
 
 
-def test_prune_keeps_some_and_frees_the_rest(held, root, tmp_path):
+def test_prune_keeps_some_and_frees_the_rest(locked_store, root, tmp_path):
     for index in range(4):
-        release(held, tmp_path, f"model {index}")
-    held.releases.prune(2)
-    assert numbers(held) == [(3, "model 2", False), (4, "model 3", True)]
+        release(locked_store, tmp_path, f"model {index}")
+    locked_store.releases.prune(2)
+    assert numbers(locked_store) == [(3, "model 2", False), (4, "model 3", True)]
     assert len(list((root / "releases").iterdir())) == 2
     assert len(list((root / "blobs" / "sha256").iterdir())) == 4
     assert (root / "current" / "data").read_bytes() == b"data of model 3"
 
 
-def test_prune_keeps_a_release_that_an_older_and_a_kept_activation_share(held, tmp_path):
+def test_prune_keeps_a_release_that_an_older_and_a_kept_activation_share(locked_store, tmp_path):
     for name in ("one", "two", "one"):
-        release(held, tmp_path, name)
-    held.releases.prune(1)
-    assert numbers(held) == [(3, "one", True)]
-    assert held.read("current/data") == b"data of one"
+        release(locked_store, tmp_path, name)
+    locked_store.releases.prune(1)
+    assert numbers(locked_store) == [(3, "one", True)]
+    assert locked_store.read("current/data") == b"data of one"
 
 
-def test_prune_keeps_the_last_programs_and_inputs(held, root, tmp_path):
+def test_prune_keeps_the_last_programs_and_inputs(locked_store, root, tmp_path):
     for index in range(5):
-        digest = put(held, tmp_path, b"%d" % index)
+        digest = put(locked_store, tmp_path, b"%d" % index)
         for kind in ("runners", "servers", "libraries", "inputs"):
-            folder = root / kind / held.blobs.install(kind, f"{kind}{index}", {"file": digest})
+            folder = root / kind / locked_store.blobs.install(kind, f"{kind}{index}", {"file": digest})
             os.utime(folder, (index, index))
-    held.releases.prune(1)
+    locked_store.releases.prune(1)
     assert {path.name for path in (root / "runners").iterdir()} == {"runners3", "runners4"}
     assert {path.name for path in (root / "servers").iterdir()} == {"servers3", "servers4"}
     assert {path.name for path in (root / "libraries").iterdir()} == {"libraries3", "libraries4"}
@@ -455,10 +458,10 @@ def test_a_folder_with_blobs_of_somebody_is_not_swept(store, root, others):
     assert before <= {path for path in root.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("made", [[], ["blobs"], ["blobs/partial"], ["blobs/sha256"], ["blobs/partial", "releases"]])
-def test_a_store_that_was_being_made_is_made(store, root, made):
+@pytest.mark.parametrize("folders", [[], ["blobs"], ["blobs/partial"], ["blobs/sha256"], ["blobs/partial", "releases"]])
+def test_a_store_that_was_being_made_is_made(store, root, folders):
     """A deploy may be killed at any time, and an earlier toolchain made the folders in another order."""
-    for name in made:
+    for name in folders:
         (root / name).mkdir(parents=True)
     with store.lock(Owner.here("tests")):
         store.blobs.sweep()
@@ -466,30 +469,30 @@ def test_a_store_that_was_being_made_is_made(store, root, made):
     assert (root / "generations").is_dir()
 
 
-def test_sweep_removes_leftovers(held, root, tmp_path):
-    release(held, tmp_path, "one")
+def test_sweep_removes_leftovers(locked_store, root, tmp_path):
+    release(locked_store, tmp_path, "one")
     for name in ("releases/.new-x", "runners/.new-y", "inputs/.new-z", ".trash-release", "run/abc"):
         (root / name).mkdir()
         (root / name / "file").touch()
     (root / ".current-new").symlink_to("generations/2")
     (root / "generations" / "2").symlink_to("../releases/never-current")
-    held.blobs.sweep()
+    locked_store.blobs.sweep()
     assert not [path for path in root.rglob(".*") if path.name != "."]
     assert list((root / "run").iterdir()) == []
     assert [path.name for path in (root / "generations").iterdir()] == ["1"]
     assert (root / "current" / "data").read_bytes() == b"data of one"
 
 
-def test_activation_that_was_killed_before_its_rename(held, root, tmp_path):
+def test_activation_that_was_killed_before_its_rename(locked_store, root, tmp_path):
     """The number of a generation that never became current is used again."""
-    release(held, tmp_path, "one")
-    two = release(held, tmp_path, "two")
+    release(locked_store, tmp_path, "one")
+    two = release(locked_store, tmp_path, "two")
     (root / ".current-old").symlink_to("generations/1")
     (root / ".current-old").replace(root / "current")
-    held.blobs.sweep()
-    assert numbers(held) == [(1, "one", True)]
-    assert held.releases.activate(two) is True
-    assert numbers(held) == [(1, "one", False), (2, "two", True)]
+    locked_store.blobs.sweep()
+    assert numbers(locked_store) == [(1, "one", True)]
+    assert locked_store.releases.activate(two) is True
+    assert numbers(locked_store) == [(1, "one", False), (2, "two", True)]
 
 
 def test_read_of_a_missing_file(store):
@@ -499,10 +502,10 @@ def test_read_of_a_missing_file(store):
     assert "No such file" in caught.value.details
 
 
-def test_scripts_are_quoted(held, root, tmp_path):
-    digest = put(held, tmp_path, b"content")
+def test_scripts_are_quoted(locked_store, root, tmp_path):
+    digest = put(locked_store, tmp_path, b"content")
     name = "$(touch pwned); 'x' \"y\""
-    assert (Path(held.blobs.install("inputs", "i", {name: digest})) / name).is_file()
+    assert (Path(locked_store.blobs.install("inputs", "i", {name: digest})) / name).is_file()
     assert shlex.quote(name) != name
     assert not (root / "pwned").exists()
 

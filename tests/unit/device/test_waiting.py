@@ -1,4 +1,4 @@
-"""Waiting for a device: for how long, who is told of whom, and what is kept of it."""
+"""Waiting for a device: for how long, the messages meanwhile, and the record of each wait."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch):
-    found = Clock()
-    monkeypatch.setattr(waiting, "time", found)
-    return found
+    fake_clock = Clock()
+    monkeypatch.setattr(waiting, "time", fake_clock)
+    return fake_clock
 
 
 def busy(owner: str) -> BusyError:
@@ -70,20 +70,20 @@ def test_what_is_free_is_not_waited_for(clock):
 
 
 def test_who_was_waited_for_and_how_long(clock):
-    told: list[str] = []
-    patience = Patience(60, told.append)
+    messages: list[str] = []
+    patience = Patience(60, messages.append)
     assert patience.get(answers(clock, {"ann": 110, "bob": 120})) == "mine"
-    assert [one.owner for one in patience.waited] == ["ann", "bob"]
-    assert sum(one.seconds for one in patience.waited) == pytest.approx(clock.now - 100)
+    assert [wait.owner for wait in patience.waited] == ["ann", "bob"]
+    assert sum(wait.seconds for wait in patience.waited) == pytest.approx(clock.now - 100)
     assert 10 <= patience.waited[0].seconds <= 14
-    assert [line.partition(",")[0] for line in told] == ["a is busy: ann", "a is busy: bob"]
-    assert "since 12:00:00, for 9 s by now; waiting for up to 60 s" in told[0]
+    assert [line.partition(",")[0] for line in messages] == ["a is busy: ann", "a is busy: bob"]
+    assert "since 12:00:00, for 9 s by now; waiting for up to 60 s" in messages[0]
 
 
 def test_whoever_waits_long_hears_of_it_every_minute(clock):
-    told: list[str] = []
-    Patience(600, told.append).get(answers(clock, {"ann": 400}))
-    assert 4 <= len(told) <= 6
+    messages: list[str] = []
+    Patience(600, messages.append).get(answers(clock, {"ann": 400}))
+    assert 4 <= len(messages) <= 6
 
 
 def test_the_pauses_grow_and_are_not_alike(clock):
@@ -108,7 +108,7 @@ def test_the_time_is_for_the_whole_command(clock):
     with pytest.raises(BusyError):
         patience.get(answers(clock, {"bob": 900}))
     assert clock.now == pytest.approx(110)
-    assert [one.owner for one in patience.waited] == ["ann", "bob"]
+    assert [wait.owner for wait in patience.waited] == ["ann", "bob"]
 
 
 def test_another_fault_is_not_waited_for(clock):
@@ -129,27 +129,27 @@ def root(tmp_path):
 
 
 def test_a_lock_is_had_when_the_one_before_lets_go(root):
-    told: list[str] = []
-    mine = Store(LocalShell(), str(root), patience=Patience(60, told.append))
-    other, taken = Store(LocalShell(), str(root)), threading.Event()
+    messages: list[str] = []
+    mine = Store(LocalShell(), str(root), patience=Patience(60, messages.append))
+    other, lock_taken = Store(LocalShell(), str(root)), threading.Event()
 
     def hold() -> None:
         with other.lock(ANN):
-            taken.set()
+            lock_taken.set()
             time.sleep(0.5)
 
     thread = threading.Thread(target=hold)
     thread.start()
-    assert taken.wait(30)
+    assert lock_taken.wait(30)
     mine.check_free()  # it will wait, so it need not know
     with mine.lock(BOB):
         assert not thread.is_alive() or other._lease is None
         with pytest.raises(BusyError, match="in use by bob@desk: tune mlp"):
             other.check_free()
     thread.join()
-    [one] = mine.waited
-    assert (one.owner, one.seconds > 0.1) == ("ann@desk: bench", True)
-    [line] = told
+    [wait] = mine.waited
+    assert (wait.owner, wait.seconds > 0.1) == ("ann@desk: bench", True)
+    [line] = messages
     assert line.startswith("local is busy: in use by ann@desk: bench, since ")
 
 

@@ -1,4 +1,4 @@
-"""A registry that answers as it is told, and clients that do not wait between two tries."""
+"""A registry with scripted answers, and clients that do not wait between two tries."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ def shelf():
 
 @pytest.fixture
 def server(shelf):
-    with told(shelf) as found:
-        yield found
+    with told(shelf) as running:
+        yield running

@@ -12,10 +12,10 @@ from toolchain.registry.access import trusted
 
 
 def test_the_system_is_trusted_unless_a_file_is_named(tmp_path, monkeypatch):
-    named = registries.certify(tmp_path)
-    assert trusted(named) == str(named)
-    monkeypatch.setenv("SSL_CERT_FILE", str(named))
-    assert trusted(None) == str(named)
+    certificate = registries.certify(tmp_path)
+    assert trusted(certificate) == str(certificate)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    assert trusted(None) == str(certificate)
     monkeypatch.setattr(ssl, "get_default_verify_paths", lambda: ssl.DefaultVerifyPaths(None, None, "", "", "", ""))
     assert trusted(None) is True
 

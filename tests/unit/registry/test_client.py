@@ -1,4 +1,4 @@
-"""Requests to a registry that answers as it is told: who sees a login, what is tried again, and what is refused."""
+"""Requests to a registry with scripted answers: who sees a login, what is tried again, and what is refused."""
 
 from __future__ import annotations
 
@@ -23,14 +23,17 @@ def _no_login(monkeypatch, tmp_path):
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
 
 
-def get(server, access=None, path="/v2/x", **how):
+def get(server, access=None, path="/v2/x", **options):
     address = parse(f"oci://{server.host}/x:1")
-    with Client(address, access or Access()) as spoken, spoken.ask("GET", path, expected=OK, **how) as response:
+    with (
+        Client(address, access or Access()) as registry_client,
+        registry_client.ask("GET", path, expected=OK, **options) as response,
+    ):
         return document(response)
 
 
-def behind_password(asked):
-    if asked.headers.get("Authorization") == BASIC:
+def behind_password(request):
+    if request.headers.get("Authorization") == BASIC:
         return Answer(200, b"in")
     return Answer(401, headers={"WWW-Authenticate": 'Basic realm="x"'})
 
@@ -38,7 +41,7 @@ def behind_password(asked):
 def test_a_password_is_sent_where_it_is_asked_for_and_not_before():
     with told(behind_password) as server:
         assert get(server, Access(login=ANN)) == b"in"
-    assert [one.headers.get("Authorization") for one in server.asked] == [None, BASIC]
+    assert [request.headers.get("Authorization") for request in server.asked] == [None, BASIC]
 
 
 def test_without_a_login_the_next_command_is_named():
@@ -53,13 +56,13 @@ def test_a_wrong_password_is_told():
 
 
 def behind_token(realm):
-    def answer(asked):
-        if asked.path.startswith("/token"):
-            given = asked.headers.get("Authorization") in {None, BASIC}
-            return Answer(200, b'{"token": "a-token"}') if given else Answer(401)
-        if asked.headers.get("Authorization") == "Bearer a-token":
+    def answer(request):
+        if request.path.startswith("/token"):
+            is_allowed = request.headers.get("Authorization") in {None, BASIC}
+            return Answer(200, b'{"token": "a-token"}') if is_allowed else Answer(401)
+        if request.headers.get("Authorization") == "Bearer a-token":
             return Answer(200, b"in")
-        challenge = f'Bearer realm="{realm(asked)}",service="s",scope="repository:x:pull,push"'
+        challenge = f'Bearer realm="{realm(request)}",service="s",scope="repository:x:pull,push"'
         return Answer(401, headers={"WWW-Authenticate": challenge})
 
     return answer
@@ -67,7 +70,7 @@ def behind_token(realm):
 
 @pytest.mark.parametrize("login", [None, ANN])
 def test_a_token_is_fetched_with_a_login_or_as_anybody(login):
-    with told(behind_token(lambda asked: f"http://{asked.headers['Host']}/token")) as server:
+    with told(behind_token(lambda request: f"http://{request.headers['Host']}/token")) as server:
         assert get(server, Access(login=login)) == b"in"
     fetched = server.asked[1]
     assert fetched.path == "/token?service=s&scope=repository%3Ax%3Apull%2Cpush"
@@ -75,29 +78,29 @@ def test_a_token_is_fetched_with_a_login_or_as_anybody(login):
 
 
 def test_a_token_that_is_refused_is_told():
-    realm = behind_token(lambda asked: f"http://{asked.headers['Host']}/token")
+    realm = behind_token(lambda request: f"http://{request.headers['Host']}/token")
     with told(realm) as server, pytest.raises(RegistryError, match="refuses this user"):
         get(server, Access(login=Login("bob", "wrong")))
 
 
 @pytest.mark.parametrize("login", [None, ANN])
 @pytest.mark.parametrize(
-    "given", [Answer(503, b"asleep"), Answer(200, b"{}"), Answer(404), Answer(200, b"[" * 100_000)]
+    "token_answer", [Answer(503, b"asleep"), Answer(200, b"{}"), Answer(404), Answer(200, b"[" * 100_000)]
 )
-def test_a_server_of_tokens_that_is_ill_is_not_taken_for_a_wrong_password(login, given):
-    ask = behind_token(lambda asked: f"http://{asked.headers['Host']}/token")
-    said = f"token server of .* answered {given.status} without a token"
+def test_a_server_of_tokens_that_is_ill_is_not_taken_for_a_wrong_password(login, token_answer):
+    ask = behind_token(lambda request: f"http://{request.headers['Host']}/token")
+    message = f"token server of .* answered {token_answer.status} without a token"
     with (
-        told(lambda asked: given if asked.path.startswith("/token") else ask(asked)) as server,
-        pytest.raises(RegistryError, match=said),
+        told(lambda request: token_answer if request.path.startswith("/token") else ask(request)) as server,
+        pytest.raises(RegistryError, match=message),
     ):
         get(server, Access(login=login))
 
 
-@pytest.mark.parametrize("place", ["https://[x/", "https://127.0.0.1:99999999/", "file:///etc/passwd"])
-def test_a_redirect_to_no_address_is_told(place):
+@pytest.mark.parametrize("location", ["https://[x/", "https://127.0.0.1:99999999/", "file:///etc/passwd"])
+def test_a_redirect_to_no_address_is_told(location):
     with (
-        told(lambda _: Answer(302, headers={"Location": place})) as server,
+        told(lambda _: Answer(302, headers={"Location": location})) as server,
         pytest.raises(VerificationError, match="redirects to an address that is not encrypted or not valid"),
     ):
         get(server)
@@ -123,22 +126,24 @@ def test_a_redirect_to_another_host_carries_no_login(monkeypatch):
     monkeypatch.setattr(client, "_session", anywhere(client._session))
     with told(lambda _: Answer(200, b"blob")) as storage:
 
-        def answer(asked):
-            found = behind_password(asked)
-            return Answer(307, headers={"Location": f"http://{storage.host}/blob"}) if found.status == 200 else found
+        def answer(request):
+            response = behind_password(request)
+            return (
+                Answer(307, headers={"Location": f"http://{storage.host}/blob"}) if response.status == 200 else response
+            )
 
         with told(answer) as server:
             assert get(server, Access(login=ANN)) == b"blob"
-    assert [one.headers.get("Authorization") for one in storage.asked] == [None]
+    assert [request.headers.get("Authorization") for request in storage.asked] == [None]
 
 
 def anywhere(real):
     from requests import adapters
 
     def session(plain, authorities, deadline):
-        made = real(plain, authorities, deadline)
-        made.mount("http://", adapters.HTTPAdapter())
-        return made
+        opened = real(plain, authorities, deadline)
+        opened.mount("http://", adapters.HTTPAdapter())
+        return opened
 
     return session
 
@@ -147,20 +152,20 @@ def test_another_host_that_asks_for_a_login_gets_none(monkeypatch):
     monkeypatch.setattr(client, "_session", anywhere(client._session))
     with contextlib.ExitStack() as stack:
         other = stack.enter_context(told(behind_password))
-        led = Answer(307, headers={"Location": f"http://{other.host}/blob"})
-        server = stack.enter_context(told(lambda _: led))
+        redirect = Answer(307, headers={"Location": f"http://{other.host}/blob"})
+        server = stack.enter_context(told(lambda _: redirect))
         with pytest.raises(RegistryError, match="requires a login"):
             get(server, Access(login=ANN))
-        spoken = stack.enter_context(Client(parse(f"oci://{server.host}/x:1"), Access(login=ANN)))
-        spoken._authorization = BASIC
+        registry_client = stack.enter_context(Client(parse(f"oci://{server.host}/x:1"), Access(login=ANN)))
+        registry_client._authorization = BASIC
         with pytest.raises(RegistryError, match="refuses"):
-            spoken.ask("PUT", f"http://{other.host}/upload", expected=OK, body=b"data")
-    assert [one.headers.get("Authorization") for one in other.asked] == [None, None]
+            registry_client.ask("PUT", f"http://{other.host}/upload", expected=OK, body=b"data")
+    assert [request.headers.get("Authorization") for request in other.asked] == [None, None]
 
 
 def test_a_redirect_in_a_circle_ends():
-    led = Answer(307, headers={"Location": "/v2/x"})
-    with told(lambda _: led) as server, pytest.raises(RegistryError, match="cannot be reached"):
+    redirect = Answer(307, headers={"Location": "/v2/x"})
+    with told(lambda _: redirect) as server, pytest.raises(RegistryError, match="cannot be reached"):
         get(server)
     assert len(server.asked) < 10
 
@@ -217,9 +222,9 @@ def test_a_redirect_to_nowhere_is_an_error_of_ours(location):
 
 
 def test_nobody_there_is_told():
-    spoken = Client(parse("oci://127.0.0.1:1/x:1"), Access())
-    with spoken, pytest.raises(RegistryError, match=r"127\.0\.0\.1:1 cannot be reached") as caught:
-        spoken.ask("GET", "/v2/", expected=OK)
+    registry_client = Client(parse("oci://127.0.0.1:1/x:1"), Access())
+    with registry_client, pytest.raises(RegistryError, match=r"127\.0\.0\.1:1 cannot be reached") as caught:
+        registry_client.ask("GET", "/v2/", expected=OK)
     assert caught.value.details == "Connection refused"
 
 
@@ -234,9 +239,9 @@ def test_nobody_there_is_told():
     ],
 )
 def test_only_this_machine_is_spoken_to_in_the_clear(registry, access, origin):
-    with Client(parse(f"oci://{registry}/x:1"), access) as spoken:
-        assert spoken.origin == origin
-        schemes = {prefix for prefix in spoken._session.adapters if prefix.startswith("http:")}
+    with Client(parse(f"oci://{registry}/x:1"), access) as registry_client:
+        assert registry_client.origin == origin
+        schemes = {prefix for prefix in registry_client._session.adapters if prefix.startswith("http:")}
         assert schemes == ({f"{origin}/"} if origin.startswith("http:") else set())
 
 
@@ -245,7 +250,7 @@ def test_what_lies_in_the_home_folder_says_nothing(tmp_path, monkeypatch):
     (tmp_path / ".netrc").chmod(0o600)
     monkeypatch.setenv("HOME", str(tmp_path))
     with told(lambda _: Answer(200, b"x", {"Set-Cookie": "a=b"})) as server, contextlib.ExitStack() as stack:
-        spoken = stack.enter_context(Client(parse(f"oci://{server.host}/x:1"), Access()))
+        registry_client = stack.enter_context(Client(parse(f"oci://{server.host}/x:1"), Access()))
         for _ in range(2):
-            spoken.ask("GET", "/v2/", expected=OK).close()
-    assert not any({"Authorization", "Cookie"} & one.headers.keys() for one in server.asked)
+            registry_client.ask("GET", "/v2/", expected=OK).close()
+    assert not any({"Authorization", "Cookie"} & request.headers.keys() for request in server.asked)

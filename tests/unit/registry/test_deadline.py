@@ -55,15 +55,18 @@ def test_an_answer_that_comes_byte_by_byte_has_an_end(monkeypatch, start):
     monkeypatch.setattr(client, "_SLOWEST", 1 << 30)
     with trickling(start) as host:
         address = parse(f"oci://{host}/x:1")
-        with Client(address, Access()) as spoken, pytest.raises(RegistryError, match="did not complete an answer"):
-            Repository(spoken, address).read(Descriptor(f"sha256:{'0' * 64}", 9, "x"))
+        with (
+            Client(address, Access()) as registry_client,
+            pytest.raises(RegistryError, match="did not complete an answer"),
+        ):
+            Repository(registry_client, address).read(Descriptor(f"sha256:{'0' * 64}", 9, "x"))
 
 
 def test_the_body_of_an_error_may_have_no_end(monkeypatch):
     monkeypatch.setattr(client, "_WORDS_S", 0.2)
-    began = time.monotonic()
+    started = time.monotonic()
     with trickling(b"HTTP/1.1 503 Busy\r\nContent-Length: 99999999\r\n\r\n") as host:
         address = parse(f"oci://{host}/x:1")
-        with Client(address, Access()) as spoken, pytest.raises(RegistryError, match="answered 503"):
-            spoken.ask("GET", "/v2/x", expected=OK)
-    assert time.monotonic() - began < client._WHOLE_ANSWER_S / 2
+        with Client(address, Access()) as registry_client, pytest.raises(RegistryError, match="answered 503"):
+            registry_client.ask("GET", "/v2/x", expected=OK)
+    assert time.monotonic() - started < client._WHOLE_ANSWER_S / 2

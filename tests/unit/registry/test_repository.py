@@ -1,4 +1,4 @@
-"""A repository of a registry of OCI 1.1 that answers as it is told: hostile answers, and broken ones."""
+"""A repository in an OCI 1.1 registry with scripted answers: hostile answers, and broken ones."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def counted():
 @pytest.fixture
 def repository(server, counted):
     address = parse(f"oci://{server.host}/x:1")
-    with Client(address, Access()) as spoken:
-        yield Repository(spoken, address, counted.append)
+    with Client(address, Access()) as registry_client:
+        yield Repository(registry_client, address, counted.append)
 
 
 # --- what is there
@@ -59,10 +59,10 @@ def test_no_more_is_written_than_the_manifest_says(repository, shelf, tmp_path):
 
 def breaking(times):
     """Break off so many downloads of a blob in the middle."""
-    left = iter(range(times))
+    failures = iter(range(times))
 
-    def instead(asked):
-        if asked.method == "GET" and "/blobs/" in asked.path and next(left, None) is not None:
+    def instead(request):
+        if request.method == "GET" and "/blobs/" in request.path and next(failures, None) is not None:
             return Answer(200, CONTENT, cut=len(CONTENT) // 2)
         return None
 
@@ -111,8 +111,11 @@ def test_what_is_no_image_manifest_is_no_package(repository, shelf, kind):
 def test_a_manifest_of_another_digest_is_refused(server, shelf):
     address = parse(f"oci://{server.host}/x@{DIGEST}")
     shelf.manifests[DIGEST] = b"{}"
-    with Client(address, Access()) as spoken, pytest.raises(VerificationError, match="does not match its digest"):
-        Repository(spoken, address).manifest()
+    with (
+        Client(address, Access()) as registry_client,
+        pytest.raises(VerificationError, match="does not match its digest"),
+    ):
+        Repository(registry_client, address).manifest()
 
 
 def companions(count):
@@ -125,15 +128,15 @@ def test_referrers_come_page_by_page(repository, server):
     for data in companions(3):
         answer = repository.put(f"sha256:{files.sha256_bytes(data)}", data)
         assert answer["OCI-Subject"] == DIGEST
-    assert [one.artifact for one in repository.referrers(DIGEST)] == ["kind/0", "kind/1", "kind/2"]
+    assert [referrer.artifact for referrer in repository.referrers(DIGEST)] == ["kind/0", "kind/1", "kind/2"]
     assert len([path for path in server.paths("GET") if "/referrers/" in path]) == 3
 
 
 def test_pages_without_end_are_not_followed(repository, shelf):
-    def endless(asked):
-        if "/referrers/" not in asked.path:
+    def endless(request):
+        if "/referrers/" not in request.path:
             return None
-        headers = {"Content-Type": oci.INDEX_TYPE, "Link": f'<{asked.path}>; rel="next"'}
+        headers = {"Content-Type": oci.INDEX_TYPE, "Link": f'<{request.path}>; rel="next"'}
         return Answer(200, oci.encode_index([]), headers)
 
     shelf.instead = endless
@@ -142,7 +145,7 @@ def test_pages_without_end_are_not_followed(repository, shelf):
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"manifests": 3}', b'{"manifests": [{"digest": "sha256:../x"}]}'])
 def test_a_list_of_another_form_is_refused(repository, shelf, body):
-    shelf.instead = lambda asked: Answer(200, body) if "/referrers/" in asked.path else None
+    shelf.instead = lambda request: Answer(200, body) if "/referrers/" in request.path else None
     with pytest.raises(VerificationError, match="no valid OCI index"):
         repository.referrers(DIGEST)
 
@@ -155,7 +158,7 @@ def test_only_what_is_missing_is_uploaded(repository, server, tmp_path, counted)
     path.write_bytes(CONTENT)
     assert repository.ensure(WANTED.sha256, path)
     assert not repository.ensure(WANTED.sha256, path)
-    assert [len(one.body) for one in server.asked if one.method == "PUT"] == [len(CONTENT)]
+    assert [len(request.body) for request in server.asked if request.method == "PUT"] == [len(CONTENT)]
     assert sum(counted) == 2 * len(CONTENT)
 
 
@@ -170,9 +173,9 @@ def test_a_half_upload_is_made_again_from_the_start(repository, shelf, server, t
     path = tmp_path / "blob"
     path.write_bytes(CONTENT)
     answers = iter([Answer(503), Answer(502)])
-    shelf.instead = lambda asked: next(answers, None) if asked.method == "PUT" else None
+    shelf.instead = lambda request: next(answers, None) if request.method == "PUT" else None
     repository.ensure(WANTED.sha256, path)
-    assert [one.body for one in server.asked if one.method == "PUT"] == [CONTENT] * 3
+    assert [upload.body for upload in server.asked if upload.method == "PUT"] == [CONTENT] * 3
     assert shelf.blobs == {DIGEST: CONTENT}
 
 
@@ -183,72 +186,74 @@ def test_an_upload_whose_token_has_expired_is_made_again(shelf, server, tmp_path
     realm = f'Bearer realm="http://{server.host}/token"'
     answers = iter([Answer(401, headers={"WWW-Authenticate": realm})])
 
-    def instead(asked):
-        if asked.path.startswith("/token"):
+    def instead(request):
+        if request.path.startswith("/token"):
             return Answer(200, b'{"token": "new"}')
-        return next(answers, None) if asked.method == "PUT" else None
+        return next(answers, None) if request.method == "PUT" else None
 
     shelf.instead = instead
     address = parse(f"oci://{server.host}/x:1")
-    with Client(address, Access()) as spoken:
-        Repository(spoken, address).ensure(WANTED.sha256, path)
+    with Client(address, Access()) as registry_client:
+        Repository(registry_client, address).ensure(WANTED.sha256, path)
     assert shelf.blobs == {DIGEST: CONTENT}
     assert server.asked[-1].headers["Authorization"] == "Bearer new"
 
 
-@pytest.mark.parametrize("place", ["", "http://[::zz/x"])
-def test_an_upload_that_leads_nowhere_is_told(repository, shelf, place):
-    shelf.instead = lambda asked: Answer(202, headers={"Location": place}) if asked.method == "POST" else None
+@pytest.mark.parametrize("location", ["", "http://[::zz/x"])
+def test_an_upload_that_leads_nowhere_is_told(repository, shelf, location):
+    shelf.instead = lambda request: Answer(202, headers={"Location": location}) if request.method == "POST" else None
     with pytest.raises(RegistryError, match="no upload address"):
         repository.ensure(WANTED.sha256, CONTENT)
 
 
 def test_an_upload_is_not_led_to_where_nothing_is_encrypted(repository, shelf):
-    place = {"Location": "http://10.0.0.1/x"}
-    shelf.instead = lambda asked: Answer(202, headers=place) if asked.method == "POST" else None
+    headers = {"Location": "http://10.0.0.1/x"}
+    shelf.instead = lambda request: Answer(202, headers=headers) if request.method == "POST" else None
     with pytest.raises(VerificationError, match="not encrypted"):
         repository.ensure(WANTED.sha256, CONTENT)
 
 
 def test_a_manifest_that_is_kept_otherwise_is_refused(repository, shelf):
     headers = {"Docker-Content-Digest": f"sha256:{'0' * 64}"}
-    shelf.instead = lambda asked: Answer(201, headers=headers) if asked.method == "PUT" else None
+    shelf.instead = lambda request: Answer(201, headers=headers) if request.method == "PUT" else None
     with pytest.raises(VerificationError, match="under a different digest"):
         repository.put("1", b"{}")
 
 
 def test_a_tag_that_stands_in_for_a_list_keeps_what_others_put_there(repository, shelf):
     tag = DIGEST.replace(":", "-")
-    stranger = {"mediaType": "x", "digest": f"sha256:{'1' * 64}", "size": 1, "artifactType": "theirs", "data": "e30="}
+    foreign = {"mediaType": "x", "digest": f"sha256:{'1' * 64}", "size": 1, "artifactType": "theirs", "data": "e30="}
     older = {"mediaType": "x", "digest": f"sha256:{'2' * 64}", "size": 1, "artifactType": f"{oci.VENDOR}.x"}
     scanned = {"mediaType": "x", "digest": f"sha256:{'4' * 64}", "size": 1, "artifactType": inventory.BILL_TYPE}
-    shelf.manifests[tag] = oci.encode_index([stranger, older, scanned])
+    shelf.manifests[tag] = oci.encode_index([foreign, older, scanned])
     newer = older | {"digest": f"sha256:{'3' * 64}"}
-    ours = scanned | {"digest": f"sha256:{'5' * 64}"}
-    for one in (newer, ours, ours):
-        repository.refer(DIGEST, one)
-    assert json.loads(shelf.manifests[tag])["manifests"] == [stranger, scanned, newer, ours]
+    current = scanned | {"digest": f"sha256:{'5' * 64}"}
+    for descriptor in (newer, current, current):
+        repository.refer(DIGEST, descriptor)
+    assert json.loads(shelf.manifests[tag])["manifests"] == [foreign, scanned, newer, current]
 
 
 def test_an_upload_that_is_tried_again_counts_once(repository, shelf, tmp_path, counted):
     (tmp_path / "blob").write_bytes(CONTENT)
     failures = iter([Answer(503)])
-    shelf.instead = lambda asked: next(failures, None) if asked.method == "PUT" else None
+    shelf.instead = lambda request: next(failures, None) if request.method == "PUT" else None
     assert repository.ensure(DIGEST.removeprefix("sha256:"), tmp_path / "blob")
     assert shelf.blobs[DIGEST] == CONTENT
     assert sum(counted) == len(CONTENT)
 
 
 def test_the_next_page_may_be_named_beside_this_one(repository, shelf):
-    listed = [oci.descriptor(oci.MANIFEST_TYPE, oci.bytes_record(bytes([n]))) for n in range(2)]
-    shelf.referrers[DIGEST] = listed
+    descriptors = [oci.descriptor(oci.MANIFEST_TYPE, oci.bytes_record(bytes([n]))) for n in range(2)]
+    shelf.referrers[DIGEST] = descriptors
     page = shelf._page
 
     def beside(path, digest, number):
-        found = page(path, digest, number)
-        if "Link" in found.headers:
-            found.headers["Link"] = f'<?page={number + 1}>; rel="next"'
-        return found
+        answer = page(path, digest, number)
+        if "Link" in answer.headers:
+            answer.headers["Link"] = f'<?page={number + 1}>; rel="next"'
+        return answer
 
     shelf._page = beside
-    assert [one.digest for one in repository.referrers(DIGEST)] == [one["digest"] for one in listed]
+    assert [referrer.digest for referrer in repository.referrers(DIGEST)] == [
+        descriptor["digest"] for descriptor in descriptors
+    ]

@@ -32,9 +32,9 @@ def test_a_bundle_comes_back_with_what_accompanies_it(tiny, server, pushed, shel
     assert pushed.address.digest == f"sha256:{tiny.digest}"
     assert (pushed.blobs_sent, pushed.blobs_skipped, pushed.companions, pushed.tag) == (9, 0, 3, "1")
     assert not [name for name in shelf.manifests if name.startswith("sha256-")]  # no tag where there is a list
-    found = pulled(server, tmp_path / "out")
-    assert found.digest == tiny.digest
-    assert files_of(found.folder) == files_of(tiny.folder)
+    received = pulled(server, tmp_path / "out")
+    assert received.digest == tiny.digest
+    assert files_of(received.folder) == files_of(tiny.folder)
 
 
 def test_the_tag_comes_last(server, pushed):
@@ -42,10 +42,10 @@ def test_the_tag_comes_last(server, pushed):
 
 
 def test_a_pull_says_how_far_it_is_and_what_a_tag_stands_for(tiny, server, pushed, tmp_path):
-    said = []
-    pulled(server, tmp_path / "out", tell=said.append)
-    assert said[0].endswith(f"/lab/tiny:1 is sha256:{tiny.digest}")
-    steps = [line for line in said if isinstance(line, Step) and line.is_counted]
+    messages = []
+    pulled(server, tmp_path / "out", tell=messages.append)
+    assert messages[0].endswith(f"/lab/tiny:1 is sha256:{tiny.digest}")
+    steps = [line for line in messages if isinstance(line, Step) and line.is_counted]
     assert 0 < steps[0].done <= steps[-1].done
 
 
@@ -96,14 +96,14 @@ def test_an_interrupted_pull_leaves_the_earlier_bundle(tiny, server, pushed, tmp
 
 
 def test_a_push_that_breaks_off_has_set_no_tag_and_goes_on_later(tiny, server, shelf):
-    shelf.instead = lambda asked: Answer(507) if asked.method == "PUT" and "/manifests/" in asked.path else None
+    shelf.instead = lambda request: Answer(507) if request.method == "PUT" and "/manifests/" in request.path else None
     address = parse(f"oci://{server.host}/lab/tiny:1")
     with pytest.raises(RegistryError, match="507"):
         push(tiny, address, Access(), lambda _line: None)
     assert not shelf.manifests
     shelf.instead = lambda _asked: None
-    done = push(tiny, address, Access(), lambda _line: None)
-    assert (done.blobs_sent, done.bytes_sent) == (0, 0)
+    result = push(tiny, address, Access(), lambda _line: None)
+    assert (result.blobs_sent, result.bytes_sent) == (0, 0)
 
 
 def test_a_manifest_that_was_changed_under_a_tag_is_another_package(tiny, server, pushed, shelf, tmp_path):
@@ -123,20 +123,20 @@ def test_an_image_is_no_package(server, shelf, tmp_path):
 
 
 def test_a_referrer_of_another_bundle_is_refused(tiny, server, pushed, shelf, tmp_path):
-    (listed,) = shelf.referrers.values()
-    document = json.loads(shelf.manifests[listed[0]["digest"]])
+    (referrers,) = shelf.referrers.values()
+    document = json.loads(shelf.manifests[referrers[0]["digest"]])
     document["subject"]["digest"] = f"sha256:{'0' * 64}"
     data = files.canonical_json(document)
-    described = oci.descriptor(oci.MANIFEST_TYPE, oci.bytes_record(data))
-    listed[0] |= described
-    shelf.manifests[described["digest"]] = data
+    descriptor = oci.descriptor(oci.MANIFEST_TYPE, oci.bytes_record(data))
+    referrers[0] |= descriptor
+    shelf.manifests[descriptor["digest"]] = data
     with pytest.raises(VerificationError, match="belongs to another bundle"):
         pulled(server, tmp_path / "out")
 
 
 def test_referrers_of_others_are_left_where_they_are(tiny, server, pushed, shelf, tmp_path):
-    (listed,) = shelf.referrers.values()
-    listed.insert(0, {"mediaType": "x", "digest": f"sha256:{'1' * 64}", "size": 1, "artifactType": "a/signature"})
+    (referrers,) = shelf.referrers.values()
+    referrers.insert(0, {"mediaType": "x", "digest": f"sha256:{'1' * 64}", "size": 1, "artifactType": "a/signature"})
     assert pulled(server, tmp_path / "out").reference is not None
 
 
@@ -145,13 +145,13 @@ def test_the_bill_of_a_scanner_does_not_stand_in_for_ours(tiny, server, pushed, 
     layer = oci.descriptor(inventory.BILL_TYPE, oci.bytes_record(b"{}"))
     subject = {"mediaType": oci.MANIFEST_TYPE, "digest": pushed.address.digest}
     subject["size"] = len(shelf.manifests[pushed.address.digest])
-    theirs = oci.encode_manifest(inventory.BILL_TYPE, [layer], subject)
-    described = oci.descriptor(oci.MANIFEST_TYPE, oci.bytes_record(theirs))
-    shelf.manifests[described["digest"]] = theirs
-    (listed,) = shelf.referrers.values()
-    listed.insert(0, {**described, "artifactType": inventory.BILL_TYPE})
-    found = pulled(server, tmp_path / "out")
-    assert files_of(found.folder) == files_of(tiny.folder)
+    scanner_manifest = oci.encode_manifest(inventory.BILL_TYPE, [layer], subject)
+    descriptor = oci.descriptor(oci.MANIFEST_TYPE, oci.bytes_record(scanner_manifest))
+    shelf.manifests[descriptor["digest"]] = scanner_manifest
+    (referrers,) = shelf.referrers.values()
+    referrers.insert(0, {**descriptor, "artifactType": inventory.BILL_TYPE})
+    received = pulled(server, tmp_path / "out")
+    assert files_of(received.folder) == files_of(tiny.folder)
 
 
 def strange_bills(count, digest, size, padding=""):
@@ -160,11 +160,11 @@ def strange_bills(count, digest, size, padding=""):
         layer = oci.descriptor(
             inventory.BILL_TYPE, oci.bytes_record(b"%d" % number), {"note": padding} if padding else {}
         )
-        theirs = oci.encode_manifest(
+        manifest = oci.encode_manifest(
             inventory.BILL_TYPE, [layer], {"mediaType": oci.MANIFEST_TYPE, "digest": digest, "size": size}
         )
-        described = oci.descriptor(oci.MANIFEST_TYPE, oci.bytes_record(theirs))
-        yield {**described, "artifactType": inventory.BILL_TYPE}, theirs
+        descriptor = oci.descriptor(oci.MANIFEST_TYPE, oci.bytes_record(manifest))
+        yield {**descriptor, "artifactType": inventory.BILL_TYPE}, manifest
 
 
 @pytest.mark.parametrize(
@@ -173,20 +173,20 @@ def strange_bills(count, digest, size, padding=""):
 def test_what_others_attach_is_read_up_to_a_limit(server, pushed, shelf, tmp_path, count, times, padding, read):
     """And only after what is ours alone, which none of it may hide."""
     digest = pushed.address.digest
-    theirs = list(strange_bills(count, digest, len(shelf.manifests[digest]), padding))
-    shelf.manifests |= {described["digest"]: data for described, data in theirs}
-    (listed,) = shelf.referrers.values()
-    page = oci.encode_index([*[described for described, _ in theirs] * times, *listed])
-    shelf.instead = lambda asked: Answer(200, page) if "/referrers/" in asked.path else None
+    bills = list(strange_bills(count, digest, len(shelf.manifests[digest]), padding))
+    shelf.manifests |= {descriptor["digest"]: data for descriptor, data in bills}
+    (referrers,) = shelf.referrers.values()
+    page = oci.encode_index([*[descriptor for descriptor, _ in bills] * times, *referrers])
+    shelf.instead = lambda request: Answer(200, page) if "/referrers/" in request.path else None
     server.asked.clear()
     assert pulled(server, tmp_path / "out").reference is not None
-    strange = {described["digest"] for described, _ in theirs}
-    assert sum(one.path.rpartition("/")[2] in strange for one in server.asked) == read
+    digests = {descriptor["digest"] for descriptor, _ in bills}
+    assert sum(request.path.rpartition("/")[2] in digests for request in server.asked) == read
 
 
 def test_a_companion_whose_manifest_is_too_large_is_refused(server, pushed, shelf, tmp_path):
-    (listed,) = shelf.referrers.values()
-    listed[0]["size"] = (64 << 10) + 1
+    (referrers,) = shelf.referrers.values()
+    referrers[0]["size"] = (64 << 10) + 1
     with pytest.raises(VerificationError, match="has 65537 bytes, too many for a manifest"):
         pulled(server, tmp_path / "out")
 
@@ -202,6 +202,6 @@ def test_a_bundle_alone_is_pushed_alone(tiny, server, tmp_path):
     shutil.copytree(tiny.folder, tmp_path / "bare")
     for name in (bundle.REFERENCE, bundle.BILL, bundle.PROVENANCE):
         (tmp_path / "bare" / name).unlink()
-    done = push(bundle.load(tmp_path / "bare"), parse(f"oci://{server.host}/x:1"), Access(), lambda _line: None)
-    assert (done.companions, done.address.digest) == (0, f"sha256:{tiny.digest}")
+    result = push(bundle.load(tmp_path / "bare"), parse(f"oci://{server.host}/x:1"), Access(), lambda _line: None)
+    assert (result.companions, result.address.digest) == (0, f"sha256:{tiny.digest}")
     assert pulled(server, tmp_path / "out", "x:1").reference is None

@@ -15,8 +15,8 @@ EVIL = "</p><script>alert(1)</script>\" onload='x' \x1b[31m\u202e&amp;"
 
 
 def html(*parts: report.Part, **values) -> str:
-    wanted = {"title": "a title", "command": "tune", "verdict": None, "sections": [report.Section("parts", parts)]}
-    return report.Page(**{**wanted, **values}).html()
+    defaults = {"title": "a title", "command": "tune", "verdict": None, "sections": [report.Section("parts", parts)]}
+    return report.Page(**{**defaults, **values}).html()
 
 
 def picture(part: report.Part) -> ET.Element:
@@ -49,27 +49,27 @@ ALL = [
 
 @pytest.mark.parametrize("part", ALL, ids=kind)
 def test_what_others_say_is_text(part):
-    found = html(part, title=EVIL, command=EVIL, verdict=report.Headline(EVIL), marks=[report.Mark(EVIL)])
-    assert "<script" not in found
-    assert not {"\x1b", "\u202e"} & set(found)
-    assert not re.search(r"https?:|src=|href=|url\(|@import", found)
-    tree = ET.fromstring(re.sub(r"<!DOCTYPE html>|<meta[^>]*>", "", found))  # noqa: S314 - our own page
-    assert not [one for one in tree.iter() if {name for name in one.attrib if name.startswith("on")}]
-    assert found == html(part, title=EVIL, command=EVIL, verdict=report.Headline(EVIL), marks=[report.Mark(EVIL)])
+    page = html(part, title=EVIL, command=EVIL, verdict=report.Headline(EVIL), marks=[report.Mark(EVIL)])
+    assert "<script" not in page
+    assert not {"\x1b", "\u202e"} & set(page)
+    assert not re.search(r"https?:|src=|href=|url\(|@import", page)
+    tree = ET.fromstring(re.sub(r"<!DOCTYPE html>|<meta[^>]*>", "", page))  # noqa: S314 - our own page
+    assert not [element for element in tree.iter() if {name for name in element.attrib if name.startswith("on")}]
+    assert page == html(part, title=EVIL, command=EVIL, verdict=report.Headline(EVIL), marks=[report.Mark(EVIL)])
 
 
 def test_a_page_forbids_itself_everything():
-    found = html()
-    assert "content=\"default-src 'none'; style-src 'unsafe-inline';" in found
-    assert found.index("Content-Security-Policy") < found.index("<style>")
+    page = html()
+    assert "content=\"default-src 'none'; style-src 'unsafe-inline';" in page
+    assert page.index("Content-Security-Policy") < page.index("<style>")
 
 
 def test_only_a_page_with_pictures_allows_them():
     small = report.Picture(b"\x89PNG", EVIL)
-    found = html(report.Pictures([small, small]))
-    assert found.count('<img alt="" src="data:image/png;base64,iVBORw=="/>') == 2
-    assert "form-action 'none'; img-src data:\">" in found
-    assert "<script" not in found
+    page = html(report.Pictures([small, small]))
+    assert page.count('<img alt="" src="data:image/png;base64,iVBORw=="/>') == 2
+    assert "form-action 'none'; img-src data:\">" in page
+    assert "<script" not in page
     assert "img-src" not in html(report.Pictures([]), report.Text('src="data:image/png;base64,'))
 
 
@@ -118,58 +118,56 @@ def test_shares(share, text):
 
 
 def test_bars_are_as_long_as_their_values():
-    found = picture(report.Bars("b", "ms", [report.Bar("a", 1.0), report.Bar("b", 4.0)]))
-    short, long = (float(one.get("width")) for one in found.findall(".//rect[@class='fill one']"))
+    svg = picture(report.Bars("b", "ms", [report.Bar("a", 1.0), report.Bar("b", 4.0)]))
+    short, long = (float(rect.get("width")) for rect in svg.findall(".//rect[@class='fill one']"))
     assert 4 * short == pytest.approx(long, abs=0.4)
 
 
 def test_bars_below_zero_go_to_the_left():
-    found = picture(report.Bars("b", "ms", [report.Bar("a", -1.0, low=-1.5, high=-0.5), report.Bar("b", 1.0)]))
-    left, right = found.findall(".//rect[@class='fill one']")
+    svg = picture(report.Bars("b", "ms", [report.Bar("a", -1.0, low=-1.5, high=-0.5), report.Bar("b", 1.0)]))
+    left, right = svg.findall(".//rect[@class='fill one']")
     assert float(left.get("x")) + float(left.get("width")) == pytest.approx(float(right.get("x")), abs=0.2)
-    error = found.find(".//line[@class='error']")
+    error = svg.find(".//line[@class='error']")
     assert float(error.get("x1")) < float(left.get("x")) < float(error.get("x2"))
 
 
 def test_a_bar_tells_its_whole_name():
-    found = picture(report.Bars("b", "ms", [report.Bar("long" * 40, 1.0, "1 ms", "what it is")]))
-    assert "long" * 40 not in [one.text for one in found.iter("text")]
-    assert [one.text for one in found.iter("title")] == ["long" * 40 + ": what it is"]
+    svg = picture(report.Bars("b", "ms", [report.Bar("long" * 40, 1.0, "1 ms", "what it is")]))
+    assert "long" * 40 not in [element.text for element in svg.iter("text")]
+    assert [element.text for element in svg.iter("title")] == ["long" * 40 + ": what it is"]
 
 
 def test_dots_beyond_the_picture_are_told():
-    dots = [report.Value(place, 1.0 + 0.001 * (place % 7)) for place in range(40)]
-    found = report.Plot(
+    dots = [report.Value(index, 1.0 + 0.001 * (index % 7)) for index in range(40)]
+    chart = report.Plot(
         "d", "round", "ratio", [report.Dots([*dots, report.Value(40, 50.0)])], [report.Level("limit", 1.05)]
     )
-    assert len(picture(found).findall(".//circle[@class='hollow one']")) == 1
-    assert "1 outside the plot" in found.html()
-    assert "limit" in [one.text for one in picture(found).iter("text")]
+    assert len(picture(chart).findall(".//circle[@class='hollow one']")) == 1
+    assert "1 outside the plot" in chart.html()
+    assert "limit" in [element.text for element in picture(chart).iter("text")]
 
 
 def test_limits_that_lie_close_have_names_apart():
     levels = [report.Level("a", 1), report.Level("b", 1.1)]
-    found = picture(
-        report.Plot("d", "round", "%", [report.Dots([report.Value(1, 0.0), report.Value(2, 90.0)])], levels)
-    )
-    first, second = (float(one.get("y")) for one in found.iter("text") if one.text in {"a", "b"})
+    svg = picture(report.Plot("d", "round", "%", [report.Dots([report.Value(1, 0.0), report.Value(2, 90.0)])], levels))
+    first, second = (float(label.get("y")) for label in svg.iter("text") if label.text in {"a", "b"})
     assert abs(first - second) >= 16
 
 
 def test_a_long_series_keeps_what_is_smallest_and_greatest_in_a_column():
-    values = [1.0 + 0.001 * (place % 10) for place in range(20_000)]
+    values = [1.0 + 0.001 * (index % 10) for index in range(20_000)]
     values[777], values[15_000] = 3.0, 0.4
-    found = report.Plot("s", "run", "ms", [strokes(values)])
-    path = picture(found).find(".//path").get("d")
+    chart = report.Plot("s", "run", "ms", [strokes(values)])
+    path = picture(chart).find(".//path").get("d")
     assert path.count("M") <= 720
-    assert len(found.html()) < 40_000
-    tops = [float(one) for one in re.findall(r"V([\d.]+)", path)]
+    assert len(chart.html()) < 40_000
+    tops = [float(top) for top in re.findall(r"V([\d.]+)", path)]
     assert min(tops) < sorted(tops)[1] - 50, "the outlier is seen"
 
 
 def test_a_series_that_is_not_long_keeps_every_value():
-    found = picture(report.Plot("s", "run", "ms", [strokes([1.0] * plot.MOST_POINTS)]))
-    assert found.find(".//path").get("d").count("M") == plot.MOST_POINTS
+    svg = picture(report.Plot("s", "run", "ms", [strokes([1.0] * plot.MOST_POINTS)]))
+    assert svg.find(".//path").get("d").count("M") == plot.MOST_POINTS
 
 
 def test_series_in_turns_lie_where_they_were():
@@ -184,10 +182,10 @@ def test_extremes():
 
 
 def test_a_histogram_counts_all_but_what_is_beyond():
-    values = [10.0 + 0.01 * (place % 50) for place in range(500)]
-    found = report.Histogram("h", "ms", [report.Group("a", [*values, 900.0])])
-    assert "1 of 501 outside the plot: 900 to 900 (ms)." in found.html()
-    assert "a, 501 values, median 10.2" in found.html()
+    values = [10.0 + 0.01 * (index % 50) for index in range(500)]
+    chart = report.Histogram("h", "ms", [report.Group("a", [*values, 900.0])])
+    assert "1 of 501 outside the plot: 900 to 900 (ms)." in chart.html()
+    assert "a, 501 values, median 10.2" in chart.html()
 
 
 def test_counts():
@@ -205,9 +203,9 @@ def test_bins(values, span, number):
 
 
 def test_letters_stay_large_enough_where_a_picture_is_narrowest():
-    least = float(re.search(r"figure svg \{[^}]*min-width: (\d+)px", style.STYLE)[1])
+    min_width = float(re.search(r"figure svg \{[^}]*min-width: (\d+)px", style.STYLE)[1])
     letters = float(re.search(r"svg text \{[^}]*font: (\d+)px", style.STYLE)[1])
-    assert letters * least / 720 >= 10
+    assert letters * min_width / 720 >= 10
 
 
 def test_far_values_are_fenced_off_only_where_there_are_enough():

@@ -35,9 +35,9 @@ def test_logarithmic_ticks(low, high, expected):
 
 @pytest.mark.parametrize("values", [[0.0], [5.0], [-3.0, -3.0], [1e-300], [1e99, -1e99], [1.0, 1.0 + 1e-15]])
 def test_every_value_has_a_place(values):
-    found = scale.spanning(values, 100.0, 500.0)
-    assert all(100.0 <= found.at(value) <= 500.0 for value in values)
-    assert found.ticks()
+    spanned = scale.spanning(values, 100.0, 500.0)
+    assert all(100.0 <= spanned.at(value) <= 500.0 for value in values)
+    assert spanned.ticks()
 
 
 @pytest.mark.parametrize(("values", "logarithmic"), [([1.0, 4.1], True), ([1.0, 3.9], False), ([0.0, 100.0], False)])
@@ -46,5 +46,5 @@ def test_a_scale_is_logarithmic_where_values_lie_far_apart(values, logarithmic):
 
 
 def test_what_is_outside_lies_at_the_edge():
-    found = scale.Scale(0.0, 1.0, 10.0, 20.0)
-    assert (found.at(-5.0), found.at(5.0), found.holds(5.0)) == (10.0, 20.0, False)
+    spanned = scale.Scale(0.0, 1.0, 10.0, 20.0)
+    assert (spanned.at(-5.0), spanned.at(5.0), spanned.holds(5.0)) == (10.0, 20.0, False)

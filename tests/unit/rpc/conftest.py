@@ -9,7 +9,7 @@ from toolchain.rpc import Client
 
 @pytest.fixture(scope="module")
 def client():
-    one = Client()
-    one.load()
-    yield one
-    one.kill()
+    rpc_client = Client()
+    rpc_client.load()
+    yield rpc_client
+    rpc_client.kill()

@@ -57,10 +57,10 @@ def test_it_has_nothing_secret_in_its_environment(monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
     client = Client()
     client.start()
-    there = client.run(environment)
+    variables = client.run(environment)
     raw = Path(f"/proc/{client.pid}/environ").read_bytes() + Path(f"/proc/{client.pid}/cmdline").read_bytes()
     client.kill()
-    assert "hush" not in there.values()
+    assert "hush" not in variables.values()
     assert b"hush" not in raw
 
 
@@ -110,9 +110,9 @@ def test_waiting_ends_when_the_time_is_over(client):
 
 def test_none_is_left_behind():
     code = "from toolchain.rpc import Client; c = Client(); c.start(); print(c.pid, flush=True); raise SystemExit"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     end = time.monotonic() + 10
-    while Path(f"/proc/{int(done.stdout)}").exists():
+    while Path(f"/proc/{int(completed.stdout)}").exists():
         assert time.monotonic() < end
         time.sleep(0.05)
 

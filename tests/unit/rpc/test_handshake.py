@@ -72,9 +72,9 @@ def test_a_server_that_does_not_accept():
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)
         for _ in range(4):
-            one = stack.enter_context(socket.socket())
-            one.settimeout(0)
-            one.connect_ex(listener.getsockname())
+            pending = stack.enter_context(socket.socket())
+            pending.settimeout(0)
+            pending.connect_ex(listener.getsockname())
         fault = fails_soon(listener.getsockname()[1])
     assert "did not open a session" in fault.message
 
@@ -111,19 +111,19 @@ def test_waiting_ends_when_it_is_told_to(talk):
     assert 0.3 <= time.monotonic() - start < 30
 
 
-@pytest.mark.parametrize("found", [True, False])
-def test_the_limit_of_a_session_is_passed_on(found):
-    heard = []
+@pytest.mark.parametrize("has_limit", [True, False])
+def test_the_limit_of_a_session_is_passed_on(has_limit):
+    received = []
 
     def talk(link):
-        heard.append(link.recv(4096))
+        received.append(link.recv(4096))
         link.sendall(struct.pack("<ii", RPC_MAGIC, 6) + b"server")
         silent(link)
 
-    terms = Terms(SOON_S * 20, session_s=7.5 if found else 0.0)
+    terms = Terms(SOON_S * 20, session_s=7.5 if has_limit else 0.0)
     with server(versions_then(talk)) as port:
         handshake.open_session(to(port), "board-1", "key", terms).close()
-    assert heard[0][8:] == (b"client:key -timeout=7.5" if found else b"client:key")
+    assert received[0][8:] == (b"client:key -timeout=7.5" if has_limit else b"client:key")
 
 
 # --- the versions ----------------------------------------------------------------------------------------------------

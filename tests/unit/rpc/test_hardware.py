@@ -12,8 +12,8 @@ T860 = Accelerator("Mali-T860", units=4, max_threads_per_block=256, max_shared_m
 
 
 def test_a_board_that_is_what_its_file_says():
-    found = Hardware("aarch64", 4, "Cortex-A72", RPI4.cpu_features)
-    assert check(RPI4, found, "rpi4-1", emulated=False) == ()
+    hardware = Hardware("aarch64", 4, "Cortex-A72", RPI4.cpu_features)
+    assert check(RPI4, hardware, "rpi4-1", emulated=False) == ()
 
 
 def test_another_machine_is_refused():
@@ -36,19 +36,19 @@ def test_another_number_of_cpus_is_told():
 
 
 def test_hardware_is_told_in_one_line():
-    found = Hardware("aarch64", 4, "Cortex-A72", (), {"l1d": 32, "l2": 1024})
-    assert str(found) == "4 CPUs, Cortex-A72, l1d 32 KiB, l2 1024 KiB"
+    hardware = Hardware("aarch64", 4, "Cortex-A72", (), {"l1d": 32, "l2": 1024})
+    assert str(hardware) == "4 CPUs, Cortex-A72, l1d 32 KiB, l2 1024 KiB"
 
 
 # --- accelerators ----------------------------------------------------------------------------------------------------
 
 
-def found_with(accelerator):
+def hardware_with(accelerator):
     return Hardware("aarch64", RK3399.cores, features=RK3399.cpu_features, accelerator=accelerator)
 
 
 def test_an_accelerator_that_is_what_its_board_file_says():
-    assert check(RK3399, found_with(T860), "rk-1", emulated=False) == ()
+    assert check(RK3399, hardware_with(T860), "rk-1", emulated=False) == ()
 
 
 @pytest.mark.parametrize(
@@ -64,12 +64,12 @@ def test_an_accelerator_that_is_what_its_board_file_says():
 )
 def test_kernels_that_ask_for_more_than_the_device_has_are_refused(less, advice):
     with pytest.raises(VerificationError, match=r"rk3399\.toml requires more than Mali-T860 has") as caught:
-        check(RK3399, found_with(dataclasses.replace(T860, **less)), "rk-1", emulated=False)
+        check(RK3399, hardware_with(dataclasses.replace(T860, **less)), "rk-1", emulated=False)
     assert caught.value.hint == f"in [target], write {advice}"
 
 
 def test_a_device_with_more_than_kernels_ask_for_is_told():
-    (note,) = check(RK3399, found_with(dataclasses.replace(T860, max_threads_per_block=512)), "rk-1", emulated=False)
+    (note,) = check(RK3399, hardware_with(dataclasses.replace(T860, max_threads_per_block=512)), "rk-1", emulated=False)
     assert note == "Mali-T860 has max_threads_per_block = 512, but kernels are scheduled for 256"
 
 
@@ -83,18 +83,18 @@ def test_limits_without_sense_are_clamped():
 def test_half_precision_needs_a_device_that_has_it():
     half = RK3399.with_precision(float16=True)
     with pytest.raises(VerificationError, match="Mali-T860 does not compute in half precision") as caught:
-        check(half, found_with(T860), "rk-1", emulated=False)
+        check(half, hardware_with(T860), "rk-1", emulated=False)
     assert caught.value.hint == "leave --float16 out"
-    assert check(half, found_with(dataclasses.replace(T860, float16=True)), "rk-1", emulated=False) == ()
+    assert check(half, hardware_with(dataclasses.replace(T860, float16=True)), "rk-1", emulated=False) == ()
 
 
 def test_an_accelerator_is_told_in_one_line():
-    found = found_with(dataclasses.replace(T860, float16=True))
-    assert str(found) == "6 CPUs, Mali-T860, 4 units, 256 threads and 32 KiB per block, float16"
+    hardware = hardware_with(dataclasses.replace(T860, float16=True))
+    assert str(hardware) == "6 CPUs, Mali-T860, 4 units, 256 threads and 32 KiB per block, float16"
 
 
 def test_a_board_whose_accelerator_cannot_be_used():
-    found = dataclasses.replace(found_with(None), fault="no OpenCL library on this device")
+    hardware = dataclasses.replace(hardware_with(None), fault="no OpenCL library on this device")
     with pytest.raises(DeviceError, match="rk-1 has no usable opencl device") as caught:
-        check(RK3399, found, "rk-1", emulated=False)
+        check(RK3399, hardware, "rk-1", emulated=False)
     assert caught.value.details == "no OpenCL library on this device"

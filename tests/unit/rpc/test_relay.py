@@ -13,15 +13,15 @@ from toolchain.rpc.relay import Filter, ForgedAnswerError, Relay
 ANSWERS = [DONE, packet(COPY_ACK, bytes(1000)), packet(RETURN, values(text("x" * 300))), packet(COPY_ACK)]
 
 
-def parts(stream: bytes, cuts: list[int]) -> list[bytes]:
-    places = sorted({0, len(stream), *(cut % (len(stream) + 1) for cut in cuts)})
-    return [stream[start:end] for start, end in itertools.pairwise(places)]
+def cut_at(stream: bytes, cuts: list[int]) -> list[bytes]:
+    offsets = sorted({0, len(stream), *(cut % (len(stream) + 1) for cut in cuts)})
+    return [stream[start:end] for start, end in itertools.pairwise(offsets)]
 
 
 @given(st.lists(st.sampled_from(ANSWERS), min_size=1, max_size=6), st.lists(st.integers(0, 10**6), max_size=12))
 def test_answers_pass_however_they_are_cut(answers, cuts):
     stream = Filter()
-    assert [one for part in parts(b"".join(answers), cuts) for one in stream.feed(part)] == answers
+    assert [answer for piece in cut_at(b"".join(answers), cuts) for answer in stream.feed(piece)] == answers
 
 
 @given(st.lists(st.sampled_from(ANSWERS), max_size=4), st.lists(st.integers(0, 10**6), max_size=12))
@@ -29,8 +29,8 @@ def test_nothing_of_a_request_passes(answers, cuts):
     stream, passed = Filter(), []
 
     def feed() -> None:
-        for part in parts(b"".join(answers) + program_to_run("true"), cuts):
-            passed.extend(stream.feed(part))
+        for piece in cut_at(b"".join(answers) + program_to_run("true"), cuts):
+            passed.extend(stream.feed(piece))
 
     with pytest.raises(ForgedAnswerError, match="kInitServer"):
         feed()
@@ -45,56 +45,56 @@ def test_a_request_inside_an_answer_is_found():
 
 
 @pytest.fixture
-def relay():
+def connected_relay():
     """A relay with both of its far ends."""
     client, client_end = socket.socketpair()
     board, board_end = socket.socketpair()
-    one = Relay(client_end, board_end)
-    one.start()
+    started = Relay(client_end, board_end)
+    started.start()
     for link in (client, board):
         link.settimeout(10)
     with client, board:
-        yield one, client, board
-        one.close()
+        yield started, client, board
+        started.close()
     assert not [thread for thread in threading.enumerate() if thread.name in {"rpc-up", "rpc-down"}]
 
 
-def test_it_carries_both_ways(relay):
-    _, client, board = relay
+def test_it_carries_both_ways(connected_relay):
+    _, client, board = connected_relay
     client.sendall(b"any question")
     assert board.recv(100) == b"any question"
     board.sendall(DONE)
     assert client.recv(100) == DONE
 
 
-def test_a_forged_answer_cuts_both_ends(relay):
-    one, client, board = relay
+def test_a_forged_answer_cuts_both_ends(connected_relay):
+    relay, client, board = connected_relay
     board.sendall(DONE + program_to_run("true"))
     data = b""
-    while part := client.recv(100):
-        data += part
+    while piece := client.recv(100):
+        data += piece
     assert data == DONE
     assert board.recv(100) == b""
-    assert "kInitServer" in one.forged
+    assert "kInitServer" in relay.forged
 
 
 @pytest.mark.parametrize("gone", ["client", "board"])
-def test_the_end_of_one_is_the_end_of_the_other(relay, gone):
-    one, client, board = relay
-    left, stays = (client, board) if gone == "client" else (board, client)
-    left.close()
-    assert stays.recv(1) == b""
-    assert one.forged == ""
+def test_the_end_of_one_is_the_end_of_the_other(connected_relay, gone):
+    relay, client, board = connected_relay
+    closed, remaining = (client, board) if gone == "client" else (board, client)
+    closed.close()
+    assert remaining.recv(1) == b""
+    assert relay.forged == ""
 
 
-def test_it_is_cut_from_any_thread(relay):
-    one, client, board = relay
-    threading.Timer(0.1, one.cut).start()
+def test_it_is_cut_from_any_thread(connected_relay):
+    relay, client, board = connected_relay
+    threading.Timer(0.1, relay.cut).start()
     assert client.recv(1) == board.recv(1) == b""
 
 
-def test_a_huge_answer_is_refused_before_it_comes(relay):
-    one, client, board = relay
+def test_a_huge_answer_is_refused_before_it_comes(connected_relay):
+    relay, client, board = connected_relay
     board.sendall(struct.pack("<QI", 1 << 40, RETURN))
     assert client.recv(1) == b""
-    assert f"{1 << 40} bytes" in one.forged
+    assert f"{1 << 40} bytes" in relay.forged

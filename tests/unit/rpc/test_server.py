@@ -68,13 +68,13 @@ def test_start_and_stop(server, shell, store, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "words"), [(("--prot", "0"), "--prot"), (("--port", "0"), "--port cannot be combined with --socket")]
+    ("options", "text"), [(("--prot", "0"), "--prot"), (("--port", "0"), "--port cannot be combined with --socket")]
 )
-def test_a_server_that_does_not_start(server, shell, store, options, words):
+def test_a_server_that_does_not_start(server, shell, store, options, text):
     path = board_server.push(server, store)
     with pytest.raises(DeviceError, match="the board server does not start on local") as caught:
         board_server.start(shell, path, options)
-    assert words in caught.value.details
+    assert text in caught.value.details
 
 
 @pytest.mark.parametrize(
@@ -97,9 +97,9 @@ def controlled(server, shell, store, tmp_path):
 
 def answer_to(shell, running, key: str) -> int:
     """Ask for a session; return the first word of the answer."""
-    shown = f"client:{key}".encode()
+    client_key = f"client:{key}".encode()
     with board_server.dial(shell, running, 5) as link:
-        link.sendall(struct.pack("<ii", RPC_MAGIC, len(shown)) + shown)
+        link.sendall(struct.pack("<ii", RPC_MAGIC, len(client_key)) + client_key)
         return int(struct.unpack("<i", link.recv(4, socket.MSG_WAITALL))[0])
 
 
@@ -143,14 +143,14 @@ def test_a_server_that_has_ended(controlled, tmp_path):
 
 def servers_in(folder: Path) -> list[int]:
     """Name the servers with this work folder."""
-    found = []
+    pids = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
-            words = path.read_bytes().split(b"\0")
-            if words[0].endswith(b"/board_server") and bytes(folder) in words:
-                found.append(int(path.parent.name))
-    assert found
-    return found
+            arguments = path.read_bytes().split(b"\0")
+            if arguments[0].endswith(b"/board_server") and bytes(folder) in arguments:
+                pids.append(int(path.parent.name))
+    assert pids
+    return pids
 
 
 class ScriptedProcess:

@@ -108,27 +108,27 @@ def test_an_answer_to_another_question_is_only_an_error(client, tmp_path):
 
 def test_a_stranger_at_the_door_is_not_let_in(client, monkeypatch):
     """Any local user can connect to the port where TVM's client is awaited; only the client has its key."""
-    heard = []
+    connections = []
     create = socket.create_server
 
     def create_and_knock(address, **options):
         listener = create(address, **options)
-        knocking = [socket.create_connection(listener.getsockname()) for _ in range(3)]
+        strangers = [socket.create_connection(listener.getsockname()) for _ in range(3)]
         key = b"client:" + b"0" * 64
-        knocking[1].sendall(struct.pack("<ii", RPC_MAGIC, len(key)) + key)
-        knocking[2].sendall(b"GET / HTTP/1.1\r\n\r\n")
-        heard.extend(knocking)
+        strangers[1].sendall(struct.pack("<ii", RPC_MAGIC, len(key)) + key)
+        strangers[2].sendall(b"GET / HTTP/1.1\r\n\r\n")
+        connections.extend(strangers)
         return listener
 
     with server(board(DONE)) as port:
         monkeypatch.setattr(sessions.socket, "create_server", create_and_knock)
         with connect(client, port) as session:
             assert session.verdict() is None
-            for link in heard[1:]:
+            for link in connections[1:]:
                 link.settimeout(10)
                 with contextlib.suppress(ConnectionResetError):
                     assert link.recv(100) == b""
-    for link in heard:
+    for link in connections:
         link.close()
 
 
@@ -254,11 +254,11 @@ def test_a_session_is_closed_once_for_all_and_leaves_nothing(client):
 
 @pytest.mark.parametrize(("talk", "answers"), [(silent, False), (versions_then(silent), True)])
 def test_a_sign_of_life(client, talk, answers):
-    talks = [versions_then(hanging)]
+    handlers = [versions_then(hanging)]
 
     def changing(link):
-        talks[-1](link)
+        handlers[-1](link)
 
     with server(changing) as port, connect(client, port) as session:
-        talks.append(talk)
+        handlers.append(talk)
         assert session.answers(SOON_S) is answers

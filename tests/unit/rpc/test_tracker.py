@@ -101,11 +101,11 @@ def test_a_board_that_hangs(fails_soon, closed_port):
 
 
 def test_a_key_that_grew_old_is_asked_for_again(fails_soon):
-    asked = []
+    requests = []
 
     def talk(link):
-        asked.append(1)
-        tracker(message([0, ["127.0.0.1", board, f"rpi4:0.{len(asked)}"]]))(link)
+        requests.append(1)
+        tracker(message([0, ["127.0.0.1", board, f"rpi4:0.{len(requests)}"]]))(link)
 
     def refuse_once(link):
         header = link.recv(4096)
@@ -115,7 +115,7 @@ def test_a_key_that_grew_old_is_asked_for_again(fails_soon):
 
     with server(versions_then(refuse_once)) as board, server(talk) as port:
         assert "is not a board server" in fails_soon(port).message
-    assert len(asked) == 2
+    assert len(requests) == 2
 
 
 def test_a_board_that_refuses_every_key(fails_soon, monkeypatch):

@@ -33,10 +33,10 @@ def _works(login, tmp_path):
         shell.push(tmp_path / "source", f"{login.home}/target")
         shell.pull(f"{login.home}/target", tmp_path / "back", max_bytes=1 << 20)
         assert (tmp_path / "back").read_bytes() == (tmp_path / "source").read_bytes()
-        held = shell.start('while read -r line; do echo "<$line>"; done')
-        held.write("one\n")
-        assert held.readline(10) == "<one>\n"
-        assert held.close() == 0
+        process = shell.start('while read -r line; do echo "<$line>"; done')
+        process.write("one\n")
+        assert process.readline(10) == "<one>\n"
+        assert process.close() == 0
         with shell.stream("exec cat") as stream:
             stream.sendall(b"x")
             assert stream.recv(1) == b"x"

@@ -57,10 +57,10 @@ def test_no_more_is_passed_on_than_was_wanted():
 
 
 def test_a_limit_counts_from_the_last_progress():
-    seen = [0]
-    limit = Limit(0.2, lambda: seen[0])
+    progress = [0]
+    limit = Limit(0.2, lambda: progress[0])
     time.sleep(0.25)
-    seen[0] = 1
+    progress[0] = 1
     assert limit.left() > 0
     time.sleep(0.25)
     assert limit.left() <= 0
@@ -76,11 +76,11 @@ class Talker:
 
     code = 0
 
-    def __init__(self, *said: tuple[bytes, bytes], endless: tuple[bytes, bytes] = (b"", b"")) -> None:
-        self.said, self.endless = list(said), endless
+    def __init__(self, *chunks: tuple[bytes, bytes], endless: tuple[bytes, bytes] = (b"", b"")) -> None:
+        self.chunks, self.endless = list(chunks), endless
 
     def receive(self, _timeout: float) -> tuple[bytes, bytes]:
-        return self.said.pop(0) if self.said else self.endless
+        return self.chunks.pop(0) if self.chunks else self.endless
 
     def wait(self, _timeout: float) -> bool:
         return True
@@ -96,7 +96,7 @@ def test_outputs_are_collected():
 def test_no_stream_outruns_its_limit():
     for endless in ((b"x", b""), (b"", b"x" * 9999)):
         started = time.monotonic()
-        in_time, words = collect(Talker(endless=endless), Bounded(io.BytesIO(), 1 << 40, "it"), Limit(0.1))
+        in_time, stderr = collect(Talker(endless=endless), Bounded(io.BytesIO(), 1 << 40, "it"), Limit(0.1))
         assert not in_time
-        assert len(words) <= STDERR_KEPT
+        assert len(stderr) <= STDERR_KEPT
         assert time.monotonic() - started < 30

@@ -27,17 +27,17 @@ def authority(tmp_path, request):
     return sshd.keygen(tmp_path / "authority", request.param)
 
 
-def _signed(authority: Path, key: Path, *words: str) -> Path:
-    command = ["ssh-keygen", "-q", "-s", authority, "-I", "lab", *words, f"{key}.pub"]
+def _signed(authority: Path, key: Path, *options: str) -> Path:
+    command = ["ssh-keygen", "-q", "-s", authority, "-I", "lab", *options, f"{key}.pub"]
     subprocess.run(command, check=True, capture_output=True)
     return Path(f"{key}-cert.pub")
 
 
 def _trusting(tmp_path, authority, patterns="*", marker="@cert-authority"):
-    known = tmp_path / "known"
+    known_hosts = tmp_path / "known"
     kind, key = Path(f"{authority}.pub").read_text().split()[:2]
-    known.write_text(f"{marker} {patterns} {kind} {key}\n")
-    return known
+    known_hosts.write_text(f"{marker} {patterns} {kind} {key}\n")
+    return known_hosts
 
 
 @pytest.mark.parametrize("kind", ["ed25519", "rsa", "ecdsa"])
@@ -46,8 +46,8 @@ def test_a_host_key_that_a_known_authority_signed(tmp_path, kind):
     key = sshd.keygen(tmp_path / "host", kind)
     certificate = _signed(authority, key, *HOST)
     with sshd.running(tmp_path / "sshd", host_key=key, options=f"HostCertificate {certificate}") as server:
-        known = _trusting(tmp_path, authority, "127.0.0.*")
-        options = SshOptions(known_hosts=(known,), identity=server.key_file, agent=False)
+        known_hosts = _trusting(tmp_path, authority, "127.0.0.*")
+        options = SshOptions(known_hosts=(known_hosts,), identity=server.key_file, agent=False)
         with open_shell(server.host, config=options) as shell:
             assert shell.run("echo up").stdout == "up\n"
 
@@ -63,9 +63,9 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_certificate_that_does_not_count(tmp_path, case):
-    words, why = REFUSED[case]
+    options, why = REFUSED[case]
     authority, key = sshd.keygen(tmp_path / "authority"), sshd.keygen(tmp_path / "host")
-    certificate = host_keys.read(base64.b64decode(_signed(authority, key, *words).read_text().split()[1]))
+    certificate = host_keys.read(base64.b64decode(_signed(authority, key, *options).read_text().split()[1]))
     assert why in certificate.fault("127.0.0.1")
 
 
@@ -89,8 +89,8 @@ def test_another_authority_or_a_revoked_one_is_refused(tmp_path):
         with pytest.raises(VerificationError, match="not in a known_hosts file") as caught:
             open_shell(server.host, config=options)
         assert "an authority that no known_hosts file names" in caught.value.details
-        known = _trusting(tmp_path, authority)
-        known.write_text(known.read_text() + known.read_text().replace("@cert-authority", "@revoked"))
+        known_hosts = _trusting(tmp_path, authority)
+        known_hosts.write_text(known_hosts.read_text() + known_hosts.read_text().replace("@cert-authority", "@revoked"))
         with pytest.raises(VerificationError) as caught:
             open_shell(server.host, config=options)
         assert "is revoked" in caught.value.details

@@ -44,9 +44,9 @@ def test_config_alias(home):
 
 def test_address_and_options_win_over_config(home):
     text = "Host board\n HostName h\n User pi\n Port 2200\n ConnectTimeout 3\n HostKeyAlias Lab-Board\n"
-    known = (home / "mine",)
-    (hop,) = _route(home, text, "root@board:22", connect_timeout=7, known_hosts=known)
-    assert (hop.name, hop.timeout, hop.known_hosts) == ("root@h:22", 7, known)
+    known_hosts = (home / "mine",)
+    (hop,) = _route(home, text, "root@board:22", connect_timeout=7, known_hosts=known_hosts)
+    assert (hop.name, hop.timeout, hop.known_hosts) == ("root@h:22", 7, known_hosts)
     assert hop.key_name == "lab-board"
 
 
@@ -134,19 +134,19 @@ AGREED = {
 @pytest.mark.parametrize("user", ["pi", None])
 def test_it_is_what_openssh_reads(home, case, user):
     require("OpenSSH's client", "openssh-client", shutil.which("ssh") is not None)
-    here, ran = socket.gethostname(), home / "ran"
-    text = AGREED[case].replace("RAN", str(ran)).replace("FOLDER", str(home)).replace("ID", str(os.getuid()))
-    text = text.replace("ME", getpass.getuser()).replace("HERE", here).replace("SHORT", here.partition(".")[0])
+    host, marker = socket.gethostname(), home / "ran"
+    text = AGREED[case].replace("RAN", str(marker)).replace("FOLDER", str(home)).replace("ID", str(os.getuid()))
+    text = text.replace("ME", getpass.getuser()).replace("HERE", host).replace("SHORT", host.partition(".")[0])
     (home / "part").write_text("Host other\n User other\n")
     (home / "config").write_text(text)
-    words = ["ssh", "-G", "-F", home / "config", *(["-l", user] if user else []), "board"]
-    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    theirs = dict(line.split(" ", 1) for line in said.splitlines())
+    command = ["ssh", "-G", "-F", home / "config", *(["-l", user] if user else []), "board"]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    openssh = dict(line.split(" ", 1) for line in output.splitlines())
     *_, hop = config.Config(SshOptions()).route(Address("board", user))
-    assert (hop.user, hop.host, hop.port) == (theirs["user"], theirs["hostname"], int(theirs["port"]))
-    assert ",".join(hop.jumps) == theirs.get("proxyjump", "")
-    assert hop.proxy_command == theirs.get("proxycommand", "").replace("%h", hop.host)
-    assert not ran.exists(), "what follows a criterion that is not met is not run"
+    assert (hop.user, hop.host, hop.port) == (openssh["user"], openssh["hostname"], int(openssh["port"]))
+    assert ",".join(hop.jumps) == openssh.get("proxyjump", "")
+    assert hop.proxy_command == openssh.get("proxycommand", "").replace("%h", hop.host)
+    assert not marker.exists(), "what follows a criterion that is not met is not run"
 
 
 def test_tokens_of_paths_and_of_a_proxy_command(home):
@@ -161,10 +161,10 @@ def test_tokens_of_paths_and_of_a_proxy_command(home):
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"), [("7", 7), ("1m", 60), ("1m30s", 90), ("1H", 3600), ("none", 10), ("0", 10)]
+    ("text", "seconds"), [("7", 7), ("1m", 60), ("1m30s", 90), ("1H", 3600), ("none", 10), ("0", 10)]
 )
-def test_times(home, text, wanted):
-    assert _route(home, f"ConnectTimeout {text}\n", "board")[0].timeout == wanted
+def test_times(home, text, seconds):
+    assert _route(home, f"ConnectTimeout {text}\n", "board")[0].timeout == seconds
 
 
 @pytest.mark.parametrize("text", ["1x", "m", "1.5", "-1"])

@@ -135,11 +135,11 @@ def test_a_proxy_command_is_run_by_the_users_shell(proxied, tmp_path, monkeypatc
     assert (tmp_path / "said").read_text().startswith(f"-c exec {sys.executable} ")
 
 
-@pytest.mark.parametrize(("command", "words"), [("no-such-relay %h", "no-such-relay"), ("echo why >&2 | false", "why")])
-def test_a_proxy_command_that_fails_says_why(proxied, command, words):
+@pytest.mark.parametrize(("command", "text"), [("no-such-relay %h", "no-such-relay"), ("echo why >&2 | false", "why")])
+def test_a_proxy_command_that_fails_says_why(proxied, command, text):
     fault = _fails("board", proxied(command))
     assert "the ProxyCommand of board does not reach an SSH server" in fault.message
-    assert words in fault.details.partition("\n")[2]
+    assert text in fault.details.partition("\n")[2]
     assert command.partition(" ")[0] in fault.hint
 
 
@@ -158,11 +158,11 @@ def test_without_the_users_shell_there_is_no_proxy_command(proxied, tmp_path, mo
 
 
 def test_a_wire_counts_and_gives_up_on_a_peer_that_takes_nothing():
-    ours, theirs = socket.socketpair()
-    with theirs:
-        wire = connect.Wire(ours, stall=0.2)
+    local, remote = socket.socketpair()
+    with remote:
+        wire = connect.Wire(local, stall=0.2)
         wire.settimeout(0.05)
-        theirs.sendall(b"SSH-2.0-me\r\nmore")
+        remote.sendall(b"SSH-2.0-me\r\nmore")
         assert wire.recv(7) == b"SSH-2.0"
         assert wire.recv(100) == b"-me\r\nmore"
         assert (wire.received, wire.greeting) == (16, b"SSH-2.0-me\r\nmore")

@@ -23,30 +23,30 @@ def _home(tmp_path, monkeypatch):
 def _works(shell, tmp_path):
     """Hold a process and a stream, as a deploy and a tuning do, while commands run and files are copied."""
     (tmp_path / "source").write_bytes(bytes(100_000))
-    held = shell.start('while read -r line; do echo "<$line>"; done')
+    process = shell.start('while read -r line; do echo "<$line>"; done')
     with shell.stream("exec cat") as stream:
         stream.sendall(b"x")
         assert stream.recv(1) == b"x"
         for number in range(3):
             assert shell.run(f"echo {number}").stdout == f"{number}\n"
             shell.push(tmp_path / "source", f"{tmp_path}/target{number}")
-            held.write(f"{number}\n")
-            assert held.readline(10) == f"<{number}>\n"
-    assert held.close() == 0
+            process.write(f"{number}\n")
+            assert process.readline(10) == f"<{number}>\n"
+    assert process.close() == 0
     assert shell.bytes_sent > 300_000
 
 
-@pytest.mark.parametrize("most", [1, 2])
-def test_few_sessions(tmp_path, most):
-    with sshd.running(tmp_path / "sshd", options=f"MaxSessions {most}") as server:
+@pytest.mark.parametrize("max_sessions", [1, 2])
+def test_few_sessions(tmp_path, max_sessions):
+    with sshd.running(tmp_path / "sshd", options=f"MaxSessions {max_sessions}") as server:
         with open_shell("board", config=SshOptions(config_file=server.config, agent=False)) as shell:
             _works(shell, tmp_path)
         assert server.log().count("Accepted publickey") <= 3
 
 
-@pytest.mark.parametrize("most", [1, 2])
-def test_few_sessions_behind_a_jump_host(tmp_path, most):
-    with sshd.running(tmp_path / "sshd", options=f"MaxSessions {most}") as server:
+@pytest.mark.parametrize("max_sessions", [1, 2])
+def test_few_sessions_behind_a_jump_host(tmp_path, max_sessions):
+    with sshd.running(tmp_path / "sshd", options=f"MaxSessions {max_sessions}") as server:
         config = tmp_path / "config"
         config.write_text(f"{server.config.read_text()}Host far\n  ProxyJump board\nHost *\n{_body(server)}")
         options = SshOptions(config_file=config, agent=False)

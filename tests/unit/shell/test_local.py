@@ -45,11 +45,11 @@ def test_local_push_resumes_and_counts(local, tmp_path):
     data = os.urandom(3 * protocol.CHUNK + 17)
     source.write_bytes(data)
     target.write_bytes(data[:1000])
-    seen: list[int] = []
-    local.push(source, str(target), offset=1000, progress=seen.append)
+    progress: list[int] = []
+    local.push(source, str(target), offset=1000, progress=progress.append)
     assert target.read_bytes() == data
-    assert seen == sorted(seen)
-    assert seen[-1] == len(data)
+    assert progress == sorted(progress)
+    assert progress[-1] == len(data)
     assert local.bytes_sent == len(data) - 1000
 
 
@@ -91,22 +91,22 @@ def test_local_pull_is_atomic(local, tmp_path):
 
 
 def test_local_process_talks_in_lines(local):
-    held = local.start('while read -r line; do echo "<$line>"; done; echo warned >&2; exit 5')
-    held.write("one\ntwo\n")
-    assert held.readline(5) == "<one>\n"
-    assert held.readline(5) == "<two>\n"
+    process = local.start('while read -r line; do echo "<$line>"; done; echo warned >&2; exit 5')
+    process.write("one\ntwo\n")
+    assert process.readline(5) == "<one>\n"
+    assert process.readline(5) == "<two>\n"
     with pytest.raises(DeviceError, match="no line within"):
-        held.readline(0.05)
-    assert held.close() == 5
-    assert held.close() == 5
+        process.readline(0.05)
+    assert process.close() == 5
+    assert process.close() == 5
 
 
 def test_local_process_end_of_output(local):
-    held = local.start("printf 'no newline'; echo why >&2")
-    assert held.readline(5) == "no newline"
-    assert held.readline(5) == ""
-    assert held.stderr == "why\n"
-    assert held.close() == 0
+    process = local.start("printf 'no newline'; echo why >&2")
+    assert process.readline(5) == "no newline"
+    assert process.readline(5) == ""
+    assert process.stderr == "why\n"
+    assert process.close() == 0
 
 
 def test_local_process_may_say_more_than_anybody_reads(local):
@@ -121,10 +121,10 @@ def test_local_process_may_say_more_than_anybody_reads(local):
 
 
 def test_local_process_leaves_nothing_behind(local, tmp_path):
-    held = local.start(f"sleep 300 & echo $! > {tmp_path}/pid; echo ready; exec sleep 300")
-    assert held.readline(5) == "ready\n"
+    process = local.start(f"sleep 300 & echo $! > {tmp_path}/pid; echo ready; exec sleep 300")
+    assert process.readline(5) == "ready\n"
     pid = int((tmp_path / "pid").read_text())
-    assert held.close() is None
+    assert process.close() is None
     with pytest.raises(ProcessLookupError):
         _wait_until_gone(pid)
 

@@ -120,7 +120,7 @@ def test_names_of_directory_services(tmp_path, name):
 
 
 @contextlib.contextmanager
-def _both(tmp_path, methods):
+def _two_factors(tmp_path, methods):
     """A login that requires a key and one of the other methods, which PAM asks for by keyboard-interactive."""
     options = f"AuthenticationMethods {methods}\nUsePAM yes\nKbdInteractiveAuthentication yes"
     authorized = Path("/tmp", f"authorized-{os.getpid()}")  # noqa: S108 - the login must be able to read it
@@ -136,7 +136,7 @@ def _both(tmp_path, methods):
 
 @pytest.mark.parametrize("second", ["password", "keyboard-interactive"])
 def test_a_key_and_a_password(tmp_path, second):
-    with _both(tmp_path, f"publickey,{second}") as (host, options):
+    with _two_factors(tmp_path, f"publickey,{second}") as (host, options):
         with open_shell(host, config=options) as shell:
             assert shell.run("echo up").stdout == "up\n"
         fault = _fails(host, replace(options, password=None))

@@ -11,10 +11,10 @@ from toolchain.shell import protocol
 
 def test_a_file_is_read_from_where_it_goes_on(tmp_path):
     (tmp_path / "source").write_bytes(b"abcdef")
-    with protocol.reading(tmp_path / "source", 2) as (stream, left):
-        assert (stream.read(), left) == (b"cdef", 4)
-    with protocol.reading(tmp_path / "source", 6) as (stream, left):
-        assert (stream.read(), left) == (b"", 0)
+    with protocol.reading(tmp_path / "source", 2) as (stream, remaining):
+        assert (stream.read(), remaining) == (b"cdef", 4)
+    with protocol.reading(tmp_path / "source", 6) as (stream, remaining):
+        assert (stream.read(), remaining) == (b"", 0)
     for offset in (-1, 7):
         with pytest.raises(InputError, match="it has 6 bytes"), protocol.reading(tmp_path / "source", offset):
             pass

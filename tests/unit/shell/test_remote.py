@@ -36,44 +36,44 @@ ENDLESS = "yes | tr -d '\\n'"
 
 
 def test_a_line_without_an_end(shell):
-    held = shell.start(f"{ENDLESS} & cat")
+    process = shell.start(f"{ENDLESS} & cat")
     started = time.monotonic()
     with pytest.raises(DeviceError, match="a line longer than 1048576 bytes"):
-        held.readline(60)
+        process.readline(60)
     assert time.monotonic() - started < 50
-    held.close()
+    process.close()
 
 
 def test_lines_without_an_end_are_read_one_by_one(shell):
-    held = shell.start("yes & cat")
-    assert [held.readline(30) for _ in range(1000)] == ["y\n"] * 1000
-    held.close()
+    process = shell.start("yes & cat")
+    assert [process.readline(30) for _ in range(1000)] == ["y\n"] * 1000
+    process.close()
 
 
 def test_standard_error_without_an_end(shell):
-    held = shell.start("yes >&2 & while read -r line; do echo $line; done")
+    process = shell.start("yes >&2 & while read -r line; do echo $line; done")
     time.sleep(0.5)
-    held.write("a\n")
-    assert held.readline(30) == "a\n"
+    process.write("a\n")
+    assert process.readline(30) == "a\n"
     with pytest.raises(DeviceError, match="no line within"):
-        held.readline(0.1)
-    assert 0 < len(held.stderr) <= 1 << 14
-    held.close()
+        process.readline(0.1)
+    assert 0 < len(process.stderr) <= 1 << 14
+    process.close()
 
 
 def test_more_is_said_than_anybody_listens_to(shell):
     """As a server does that logs: nobody reads meanwhile, and it goes on."""
-    held = shell.start("i=0; while [ $i -lt 9000 ]; do echo number $i >&2; i=$((i+1)); done; echo done; cat")
+    process = shell.start("i=0; while [ $i -lt 9000 ]; do echo number $i >&2; i=$((i+1)); done; echo done; cat")
     time.sleep(0.2)
-    assert held.readline(60) == "done\n"
-    held.close()
+    assert process.readline(60) == "done\n"
+    process.close()
 
 
-@pytest.mark.parametrize("words", ["yes", "yes >&2", ENDLESS, "cat /dev/zero", "yes & yes >&2"])
-def test_a_command_without_an_end(shell, words):
+@pytest.mark.parametrize("command", ["yes", "yes >&2", ENDLESS, "cat /dev/zero", "yes & yes >&2"])
+def test_a_command_without_an_end(shell, command):
     started = time.monotonic()
     with pytest.raises(DeviceError, match=r"wrote more than 100000 bytes|did not finish within"):
-        shell.run(words, timeout=1.0, max_bytes=100_000)
+        shell.run(command, timeout=1.0, max_bytes=100_000)
     assert time.monotonic() - started < 50
     assert shell.run("echo again").stdout == "again\n"
 
@@ -114,10 +114,10 @@ def test_a_device_that_takes_little_at_a_time(shell, tmp_path, monkeypatch):
 
 
 def test_whoever_waits_for_a_line_is_told_of_the_end(shell):
-    held = shell.start("cat")
-    heard: list[str] = []
-    waiting = threading.Thread(target=lambda: heard.append(held.readline(60)))
+    process = shell.start("cat")
+    lines: list[str] = []
+    waiting = threading.Thread(target=lambda: lines.append(process.readline(60)))
     waiting.start()
-    held.close()
+    process.close()
     waiting.join(30)
-    assert heard == [""]
+    assert lines == [""]

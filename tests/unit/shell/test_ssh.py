@@ -23,10 +23,10 @@ def received(link: socket.socket, size: int) -> bytes:
     link.settimeout(30)
     data = b""
     while len(data) < size:
-        part = link.recv(1 << 16)
-        if not part:
+        chunk = link.recv(1 << 16)
+        if not chunk:
             break
-        data += part
+        data += chunk
     return data
 
 

@@ -35,11 +35,11 @@ REFUSED = {
 
 @pytest.mark.parametrize("options", REFUSED)
 def test_what_a_strict_server_and_this_host_lack_is_named(tmp_path, options):
-    what, name = REFUSED[options]
+    kind, name = REFUSED[options]
     with sshd.running(tmp_path / "sshd", options=options) as server, pytest.raises(DeviceError) as caught:
         _connected(server)
     fault = caught.value
-    assert f"no common {what}" in fault.message
+    assert f"no common {kind}" in fault.message
     assert f"the server offers: {name}" in fault.details
     assert "this host supports: " in fault.details
     assert "sshd_config" in fault.hint

@@ -10,7 +10,7 @@ from toolchain.shell import config
 
 
 @pytest.mark.parametrize(
-    ("value", "wanted"),
+    ("value", "expected"),
     [
         ("a # b", "a"),
         ("a#b", "a#b"),
@@ -20,13 +20,13 @@ from toolchain.shell import config
         ("", ""),
     ],
 )
-def test_comments(value, wanted):
-    assert config.without_comment(value) == wanted
+def test_comments(value, expected):
+    assert config.without_comment(value) == expected
 
 
-@pytest.mark.parametrize(("text", "wanted"), [("90", 90), ("1m", 60), ("1h1S", 3601), ("1w2d", 777_600)])
-def test_times(text, wanted):
-    assert config.seconds(text) == wanted
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("1m", 60), ("1h1S", 3601), ("1w2d", 777_600)])
+def test_times(text, seconds):
+    assert config.seconds(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "m", "1y", "1 m", "-1", "1.5"])

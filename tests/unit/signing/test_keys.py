@@ -27,22 +27,22 @@ def test_signs_with_a_file(alice):
 
 @pytest.mark.parametrize("cipher", ["aes256-ctr", "aes256-gcm@openssh.com"])
 def test_asks_for_a_passphrase(tmp_path, cipher):
-    one = signers.pair(tmp_path, "locked")
-    subprocess.run(["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-Z", cipher, "-f", one.path], check=True)
-    assert holds(keys.load(one.path, lambda: "secret"))
+    pair = signers.pair(tmp_path, "locked")
+    subprocess.run(["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-Z", cipher, "-f", pair.path], check=True)
+    assert holds(keys.load(pair.path, lambda: "secret"))
     for wrong in ("guess", ""):
         with pytest.raises(InputError, match="not the passphrase"):
-            keys.load(one.path, lambda wrong=wrong: wrong)
+            keys.load(pair.path, lambda wrong=wrong: wrong)
 
 
 @pytest.fixture
 def agent(tmp_path, monkeypatch):
     """A real agent without any key."""
-    place = tmp_path / "agent"
-    with subprocess.Popen(["ssh-agent", "-D", "-a", place], stdout=subprocess.PIPE, text=True) as process:
+    address = tmp_path / "agent"
+    with subprocess.Popen(["ssh-agent", "-D", "-a", address], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert "SSH_AUTH_SOCK" in process.stdout.readline()
-            monkeypatch.setenv("SSH_AUTH_SOCK", str(place))
+            monkeypatch.setenv("SSH_AUTH_SOCK", str(address))
             yield
         finally:
             process.terminate()
@@ -61,9 +61,9 @@ def test_says_that_no_agent_has_the_key(agent, alice):
 @pytest.mark.parametrize("kind", ["rsa", "ecdsa"])
 @pytest.mark.parametrize("suffix", ["", ".pub"])
 def test_refuses_another_kind_of_key(tmp_path, kind, suffix):
-    one = signers.pair(tmp_path, kind, kind)
+    pair = signers.pair(tmp_path, kind, kind)
     with pytest.raises(InputError, match="not an Ed25519 key"):
-        keys.load(one.path.with_suffix(suffix), nobody_asks)
+        keys.load(pair.path.with_suffix(suffix), nobody_asks)
 
 
 @pytest.mark.parametrize("data", [b"", b"hello", b"-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n", b"\xff" * 100])

@@ -31,9 +31,9 @@ def test_leaves_the_digest_alone(copy, tiny, alice):
 def test_ssh_keygen_takes_it(copy, tmp_path, alice):
     sign(copy, alice.key, Order(1))
     allowed = signers.trusting(tmp_path / "trust", [alice]) / "trusted"
-    said = (copy.folder / bundles.STATEMENT).read_bytes()
-    assert signers.holds_by_hand(said, copy.folder / bundles.SIGNATURES, alice, allowed)
-    assert not signers.holds_by_hand(said + b" ", copy.folder / bundles.SIGNATURES, alice, allowed)
+    statement = (copy.folder / bundles.STATEMENT).read_bytes()
+    assert signers.holds_by_hand(statement, copy.folder / bundles.SIGNATURES, alice, allowed)
+    assert not signers.holds_by_hand(statement + b" ", copy.folder / bundles.SIGNATURES, alice, allowed)
 
 
 def test_travels_in_a_package(copy, tmp_path, alice):
@@ -45,8 +45,8 @@ def test_travels_in_a_package(copy, tmp_path, alice):
 
 def test_adds_a_signature(copy, tmp_path, alice, bob):
     sign(copy, alice.key, Order(4))
-    found = sign(bundles.load(copy.folder), bob.key, None)
-    assert len(found.keys) == 2
+    signed = sign(bundles.load(copy.folder), bob.key, None)
+    assert len(signed.keys) == 2
     assert believed(copy, tmp_path, alice, bob, threshold=2).signers == ("alice", "bob")
 
 
@@ -59,8 +59,8 @@ def test_signing_twice_leaves_one_signature(copy, alice):
 
 def test_signs_beside_somebody_who_used_ssh_keygen(copy, tmp_path, alice, bob):
     sign(copy, alice.key, Order(4))
-    said = (copy.folder / bundles.STATEMENT).read_bytes()
-    signers.state(copy, said, signers.by_hand(said, alice, tmp_path, hashed="sha256"))
+    statement = (copy.folder / bundles.STATEMENT).read_bytes()
+    signers.state(copy, statement, signers.by_hand(statement, alice, tmp_path, hashed="sha256"))
     sign(bundles.load(copy.folder), bob.key, None)
     assert believed(copy, tmp_path, alice, bob, threshold=2).signers == ("alice", "bob")
 

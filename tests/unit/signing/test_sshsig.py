@@ -1,4 +1,4 @@
-"""Signatures against those of ssh-keygen, and what is no signature."""
+"""Signatures compared with those of ssh-keygen, and data that is no signature."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ MESSAGE = b'{"bundle": "..."}\n'
 ORDER = 2**252 + 27742317777372353535851937790883648493  # of the curve's group: RFC 8032
 
 
-def made(one, message=MESSAGE):
-    return Signature(one.key.public, sshsig.HASH, one.key.sign(sshsig.to_sign(message)))
+def signature_by(signer, message=MESSAGE):
+    return Signature(signer.key.public, sshsig.HASH, signer.key.sign(sshsig.to_sign(message)))
 
 
 def test_is_byte_for_byte_that_of_ssh_keygen(alice, tmp_path):
-    assert sshsig.to_armour(made(alice)) == signers.by_hand(MESSAGE, alice, tmp_path)
+    assert sshsig.to_armour(signature_by(alice)) == signers.by_hand(MESSAGE, alice, tmp_path)
 
 
 @pytest.mark.parametrize("hashed", ["sha256", "sha512"])
 def test_reads_what_ssh_keygen_writes(alice, tmp_path, hashed):
-    (found,) = sshsig.read(signers.by_hand(MESSAGE, alice, tmp_path, hashed=hashed), "it")
-    assert found.hash == hashed.encode()
-    assert sshsig.is_valid(found, MESSAGE)
-    assert not sshsig.is_valid(found, MESSAGE + b" ")
+    (signature,) = sshsig.read(signers.by_hand(MESSAGE, alice, tmp_path, hashed=hashed), "it")
+    assert signature.hash == hashed.encode()
+    assert sshsig.is_valid(signature, MESSAGE)
+    assert not sshsig.is_valid(signature, MESSAGE + b" ")
 
 
 def test_reads_several_one_after_the_other(alice, bob):
-    both = (made(alice), made(bob))
-    assert sshsig.read(b"".join(map(sshsig.to_armour, both)), "they") == both
+    signatures = (signature_by(alice), signature_by(bob))
+    assert sshsig.read(b"".join(map(sshsig.to_armour, signatures)), "they") == signatures
 
 
 def test_shows_the_fingerprint_of_ssh_keygen(alice):
-    said = subprocess.run(["ssh-keygen", "-l", "-f", alice.path], check=True, capture_output=True, text=True).stdout
-    assert sshsig.fingerprint(alice.key.public) == said.split()[1]
+    output = subprocess.run(["ssh-keygen", "-l", "-f", alice.path], check=True, capture_output=True, text=True).stdout
+    assert sshsig.fingerprint(alice.key.public) == output.split()[1]
 
 
 def blob(**changes):
     """A signature that ssh-keygen would refuse to write."""
-    parts = {
+    fields = {
         "magic": b"SSHSIG",
         "version": struct.pack(">I", 1),
         "key": sshsig.public_blob(bytes(32)),
@@ -57,8 +57,8 @@ def blob(**changes):
         "rest": b"",
     } | changes
     texts = ("key", "namespace", "reserved", "hash", "value")
-    body = b"".join(struct.pack(">I", len(parts[name])) + parts[name] for name in texts)
-    return armour(parts["magic"] + parts["version"] + body + parts["rest"])
+    body = b"".join(struct.pack(">I", len(fields[name])) + fields[name] for name in texts)
+    return armour(fields["magic"] + fields["version"] + body + fields["rest"])
 
 
 def armour(data):
@@ -96,10 +96,10 @@ def test_refuses(name):
 
 
 def test_another_form_of_the_same_signature_does_not_hold(alice):
-    found = made(alice)
-    scalar = int.from_bytes(found.value[32:], "little") + ORDER
-    other = found.value[:32] + scalar.to_bytes(32, "little")
-    assert not sshsig.is_valid(Signature(found.key, found.hash, other), MESSAGE)
+    signature = signature_by(alice)
+    scalar = int.from_bytes(signature.value[32:], "little") + ORDER
+    other = signature.value[:32] + scalar.to_bytes(32, "little")
+    assert not sshsig.is_valid(Signature(signature.key, signature.hash, other), MESSAGE)
 
 
 @pytest.mark.parametrize("key", sorted(sshsig._SMALL_ORDER), ids=lambda key: key.hex()[:8])
@@ -114,12 +114,12 @@ def test_a_weak_key_signs_nothing(key, bit):
 
 def test_no_change_of_a_byte_holds(alice):
     stream = random.Random(1)  # noqa: S311
-    data = base64.b64decode(b"".join(sshsig.to_armour(made(alice)).splitlines()[1:-1]))
+    data = base64.b64decode(b"".join(sshsig.to_armour(signature_by(alice)).splitlines()[1:-1]))
     for _ in range(500):
         changed = bytearray(data)
         changed[stream.randrange(len(data))] ^= 1 << stream.randrange(8)
         try:
-            (found,) = sshsig.read(armour(bytes(changed)), "it")
+            (signature,) = sshsig.read(armour(bytes(changed)), "it")
         except VerificationError:
             continue
-        assert found.key != alice.key.public or not sshsig.is_valid(found, MESSAGE)
+        assert signature.key != alice.key.public or not sshsig.is_valid(signature, MESSAGE)

@@ -1,4 +1,4 @@
-"""What is signed, and what is no statement."""
+"""The statement that is signed, and documents that are no statement."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def read(**changes):
 
 def test_comes_back_as_it_was_written():
     for minimum in (None, 3):
-        said = Statement(1, DIGEST, "net", "rk3399", 7, minimum)
-        assert statement.read(said.encoded(), "it") == said
+        written_statement = Statement(1, DIGEST, "net", "rk3399", 7, minimum)
+        assert statement.read(written_statement.encoded(), "it") == written_statement
     assert b"minimum" not in Statement(1, DIGEST, "net", "rk3399", 7).encoded()
 
 
@@ -60,14 +60,14 @@ def test_refuses_what_is_no_statement_at_all(data):
 
 
 def test_refuses_a_key_twice():
-    whole = statement.read(read().encoded(), "it").encoded()
+    encoded = statement.read(read().encoded(), "it").encoded()
     with pytest.raises(VerificationError, match="a key twice"):
-        statement.read(whole.replace(b'"sequence"', b'"sequence": 9, "sequence"'), "it")
+        statement.read(encoded.replace(b'"sequence"', b'"sequence": 9, "sequence"'), "it")
 
 
 def test_is_about_a_bundle(tiny):
-    said = statement.about(tiny.manifest, tiny.digest, Order(2, 1))
-    assert (said.bundle, said.model, said.board) == (tiny.digest, tiny.manifest.name, tiny.manifest.board)
+    about = statement.about(tiny.manifest, tiny.digest, Order(2, 1))
+    assert (about.bundle, about.model, about.board) == (tiny.digest, tiny.manifest.name, tiny.manifest.board)
 
 
 def test_a_minimum_above_the_sequence_is_refused_before_it_is_signed(tiny):

@@ -24,9 +24,9 @@ def read(tmp_path, *lines, revoked="", threshold=1):
 
 
 def test_believes_who_is_trusted(release, tmp_path, alice, bob):
-    found = trust.approve(release, read(tmp_path, alice.line, bob.line, threshold=2))
-    assert found.signers == ("alice", "bob")
-    assert (found.statement.sequence, found.statement.minimum) == (5, 2)
+    approval = trust.approve(release, read(tmp_path, alice.line, bob.line, threshold=2))
+    assert approval.signers == ("alice", "bob")
+    assert (approval.statement.sequence, approval.statement.minimum) == (5, 2)
 
 
 def test_reads_every_form_of_a_line(tmp_path, alice, bob):
@@ -36,12 +36,12 @@ def test_reads_every_form_of_a_line(tmp_path, alice, bob):
         f"  alice\t{alice.public}  a comment",
         f'bob namespaces="git,edge-release" {bob.public}',
     ]
-    assert [one.name for one in read(tmp_path, *lines).signers] == ["alice", "bob"]
+    assert [signer.name for signer in read(tmp_path, *lines).signers] == ["alice", "bob"]
 
 
 def test_a_key_counts_once(release, tmp_path, alice):
     twice = read(tmp_path, alice.line, f"again {alice.public}", threshold=2)
-    assert [one.name for one in twice.signers] == ["alice"]
+    assert [signer.name for signer in twice.signers] == ["alice"]
     with pytest.raises(VerificationError, match="1 of 2 required trusted signatures"):
         trust.approve(release, twice)
 
@@ -70,8 +70,8 @@ def test_wants_the_board_and_the_sequence(release, tmp_path, alice):
 
 
 def test_refuses_a_statement_about_another_bundle(release, tiny, tmp_path, alice):
-    said, signatures = trust.documents(release)
-    other = signers.state(signers.copied(tiny, tmp_path / "other"), said, signatures)
+    statement, signatures = trust.documents(release)
+    other = signers.state(signers.copied(tiny, tmp_path / "other"), statement, signatures)
     other = dataclasses.replace(other, digest="0" * 64)
     with pytest.raises(VerificationError, match="describes another bundle"):
         trust.approve(other, read(tmp_path, alice.line))

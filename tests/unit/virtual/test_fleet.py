@@ -24,46 +24,46 @@ ROOT = resources.ROOT
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE8E4eAv2pBnHfdh"
 
 
-class Paper:
-    """A kind of boards that exist on paper only, and say of themselves what a test lets them say."""
+class FakeBoards:
+    """A kind of boards without containers or machines: a test sets the host key that they report."""
 
     def __init__(self):
         self.devices: dict[str, VirtualBoard] = {}
-        self.says = HOST_KEY + "\n"
-        self.done: list[str] = []
+        self.reported_key = HOST_KEY + "\n"
+        self.calls: list[str] = []
 
     def boards(self):
         return tuple(self.devices[name] for name in sorted(self.devices))
 
-    def prepare(self, wanted, tell):
-        tell(f"preparing {wanted.name}")
-        self.done.append(f"prepare {wanted.name}")
+    def prepare(self, board, tell):
+        tell(f"preparing {board.name}")
+        self.calls.append(f"prepare {board.name}")
 
-    def create(self, wanted, login, taken):
-        name = boards.next_name(wanted.name, taken)
+    def create(self, board, login, used_names):
+        name = boards.next_name(board.name, used_names)
         self.devices[name] = VirtualBoard(
-            name, wanted.name, "docker", port=2200 + len(self.devices), running=True, client=login.fingerprint
+            name, board.name, "docker", port=2200 + len(self.devices), running=True, client=login.fingerprint
         )
-        self.done.append(f"create {name}")
+        self.calls.append(f"create {name}")
         return self.devices[name]
 
-    def start(self, one):
-        self.devices[one.name] = dataclasses.replace(one, running=True)
-        self.done.append(f"start {one.name}")
+    def start(self, device):
+        self.devices[device.name] = dataclasses.replace(device, running=True)
+        self.calls.append(f"start {device.name}")
 
-    def stop(self, one):
-        self.devices[one.name] = dataclasses.replace(one, running=False)
-        self.done.append(f"stop {one.name}")
+    def stop(self, device):
+        self.devices[device.name] = dataclasses.replace(device, running=False)
+        self.calls.append(f"stop {device.name}")
 
-    def remove(self, one):
-        del self.devices[one.name]
-        self.done.append(f"remove {one.name}")
+    def remove(self, device):
+        del self.devices[device.name]
+        self.calls.append(f"remove {device.name}")
 
-    def log(self, one):
-        return f"last words of {one.name}"
+    def log(self, device):
+        return f"last words of {device.name}"
 
-    def host_key(self, one):
-        return self.says if one.running else ""
+    def host_key(self, device):
+        return self.reported_key if device.running else ""
 
 
 @pytest.fixture
@@ -73,9 +73,9 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def paper(folder, monkeypatch):
-    kind = Paper()
-    monkeypatch.setattr(fleet, "_kinds", lambda _folder: {"docker": kind, "kernel": Paper(), "musl": Paper()})
+def fake_boards(folder, monkeypatch):
+    kind = FakeBoards()
+    monkeypatch.setattr(fleet, "_kinds", lambda _folder: {"docker": kind, "kernel": FakeBoards(), "musl": FakeBoards()})
     monkeypatch.setattr(fleet, "_has_banner", lambda _port: True)
     return kind
 
@@ -84,11 +84,11 @@ def paper(folder, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "counts"),
     [("rpi4=2,pynq=1", {"rpi4": 2, "pynq": 1}), ("rpi4", {"rpi4": 1}), (" rpi4=1 , pynq ", {"rpi4": 1, "pynq": 1})],
 )
-def test_wanted(text, wanted):
-    assert fleet.parse_counts(text) == wanted
+def test_wanted(text, counts):
+    assert fleet.parse_counts(text) == counts
 
 
 @pytest.mark.parametrize("text", ["", ",", "=2", "rpi4=", "rpi4=two", "rpi4=-1", "rpi4=1,rpi4=2", "rpi4=1,", "a=1=2"])
@@ -99,24 +99,24 @@ def test_wanted_wrongly(text):
 
 
 @pytest.mark.parametrize("count", [0, -1, fleet.MAX_PER_TYPE + 1])
-def test_number_that_makes_no_sense(paper, count):
+def test_number_that_makes_no_sense(fake_boards, count):
     with pytest.raises(InputError, match="is not a valid number of virtual boards"):
         fleet.up({"rpi4": count})
-    assert paper.done == []
+    assert fake_boards.calls == []
 
 
-def test_unknown_board_type(paper):
+def test_unknown_board_type(fake_boards):
     with pytest.raises(InputError) as caught:
         fleet.up({"rpi4": 1, "pinq": 1})
     assert caught.value.hint == "did you mean pynq?"
-    assert paper.done == []
+    assert fake_boards.calls == []
 
 
 @pytest.mark.parametrize("name", ["local", "x86_64", "android-arm64"])
-def test_boards_that_cannot_be_virtual(paper, name):
+def test_boards_that_cannot_be_virtual(fake_boards, name):
     with pytest.raises(InputError, match="no virtual boards of type"):
         fleet.up({name: 1})
-    assert paper.done == []
+    assert fake_boards.calls == []
 
 
 @pytest.mark.parametrize(
@@ -129,8 +129,8 @@ def test_architecture_and_cpu(name, architecture, cpu):
 
 
 def test_cpu_that_qemu_does_not_know():
-    known = board.load("rpi4")
-    other = dataclasses.replace(known, target=dataclasses.replace(known.target, mcpu="cortex-x99"))
+    rpi4 = board.load("rpi4")
+    other = dataclasses.replace(rpi4, target=dataclasses.replace(rpi4.target, mcpu="cortex-x99"))
     assert boards.cpu(other) == "max"
 
 
@@ -160,17 +160,17 @@ def test_names():
 # --- images ---
 
 
-@pytest.mark.parametrize(("dockerfile", "what"), [(images.USER_LAND, "board"), (images.MACHINE, "kernel")])
-def test_boards_share_an_image_unless_they_compute_on_something_else(dockerfile, what):
+@pytest.mark.parametrize(("dockerfile", "prefix"), [(images.USER_LAND, "board"), (images.MACHINE, "kernel")])
+def test_boards_share_an_image_unless_they_compute_on_something_else(dockerfile, prefix):
     names = ["rpi4", "rpi3b", "pynq", "rk3399", "rk3588", "rk3399-cpu"]
     recipes = {name: images.recipe_for(dockerfile, board.load(name)) for name in names}
     assert {name: recipe.name for name, recipe in recipes.items()} == {
-        "rpi4": f"{what}-arm64",
-        "rpi3b": f"{what}-arm64",
-        "pynq": f"{what}-armhf",
-        "rk3399": f"{what}-arm64-opencl",
-        "rk3588": f"{what}-arm64-opencl",
-        "rk3399-cpu": f"{what}-arm64",
+        "rpi4": f"{prefix}-arm64",
+        "rpi3b": f"{prefix}-arm64",
+        "pynq": f"{prefix}-armhf",
+        "rk3399": f"{prefix}-arm64-opencl",
+        "rk3588": f"{prefix}-arm64-opencl",
+        "rk3399-cpu": f"{prefix}-arm64",
     }
     plain, other = recipes["rpi4"], recipes["rk3399"]
     assert plain.labels == other.labels
@@ -209,14 +209,16 @@ def test_more_packages_change_the_images_that_have_them(tmp_path, monkeypatch):
 # --- what is written ---
 
 
-def test_files(paper, folder):
-    found = fleet.up({"rpi4": 2, "pynq": 1})
-    assert [one.name for one in found] == ["pynq-1", "rpi4-1", "rpi4-2"]
+def test_files(fake_boards, folder):
+    started = fleet.up({"rpi4": 2, "pynq": 1})
+    assert [device.name for device in started] == ["pynq-1", "rpi4-1", "rpi4-2"]
     devices = lab.load_devices()
     assert devices["rpi4-2"] == lab.Device("rpi4", "rpi4-2", ssh_config=folder / "ssh_config", emulated=True)
-    assert (folder / "known_hosts").read_text() == "".join(f"{one.name} {HOST_KEY}\n" for one in found)
+    assert (folder / "known_hosts").read_text() == "".join(f"{device.name} {HOST_KEY}\n" for device in started)
     config = (folder / "ssh_config").read_text()
-    assert f"Host rpi4-1\n  HostName 127.0.0.1\n  HostKeyAlias rpi4-1\n  Port {found[1].port}\n  User board\n" in config
+    assert (
+        f"Host rpi4-1\n  HostName 127.0.0.1\n  HostKeyAlias rpi4-1\n  Port {started[1].port}\n  User board\n" in config
+    )
     assert stat.S_IMODE((folder / "id_ed25519").stat().st_mode) == 0o600
     assert fleet.down(["rpi4-1"]) == ("rpi4-1",)
     assert set(lab.load_devices()) == {"rpi4-2", "pynq-1"}
@@ -225,7 +227,7 @@ def test_files(paper, folder):
     assert not folder.exists()
 
 
-def test_our_shell_reads_the_ssh_config(paper, folder):
+def test_our_shell_reads_the_ssh_config(fake_boards, folder):
     fleet.up({"rpi4": 1})
     with pytest.raises(DeviceError) as caught:  # nobody listens there
         open_shell("rpi4-1", config=SshOptions(config_file=folder / "ssh_config", agent=False))
@@ -233,7 +235,7 @@ def test_our_shell_reads_the_ssh_config(paper, folder):
 
 
 @pytest.mark.parametrize(
-    "says",
+    "reported_key",
     [
         "",
         "garbage",
@@ -243,8 +245,8 @@ def test_our_shell_reads_the_ssh_config(paper, folder):
         "ssh-ed25519",
     ],
 )
-def test_host_key_that_is_none_is_not_trusted(paper, folder, says):
-    paper.says = says
+def test_host_key_that_is_none_is_not_trusted(fake_boards, folder, reported_key):
+    fake_boards.reported_key = reported_key
     fleet.up({"rpi4": 1})
     assert (folder / "known_hosts").read_text() == ""
     assert lab.load_devices() == {}
@@ -269,33 +271,33 @@ def test_folder_that_cannot_be_made(tmp_path, monkeypatch):
 # --- up and down ---
 
 
-def test_up_is_idempotent_and_never_takes_away(paper):
+def test_up_is_idempotent_and_never_takes_away(fake_boards):
     fleet.up({"rpi4": 2})
-    paper.done.clear()
+    fake_boards.calls.clear()
     assert len(fleet.up({"rpi4": 1})) == 2
-    assert paper.done == ["prepare rpi4"]
+    assert fake_boards.calls == ["prepare rpi4"]
 
 
-def test_stopped_boards_are_started_before_new_ones_are_made(paper):
+def test_stopped_boards_are_started_before_new_ones_are_made(fake_boards):
     first = fleet.up({"rpi4": 2})
-    paper.stop(first[0])
-    paper.done.clear()
+    fake_boards.stop(first[0])
+    fake_boards.calls.clear()
     fleet.up({"rpi4": 3})
-    assert paper.done == ["prepare rpi4", "start rpi4-1", "create rpi4-3"]
+    assert fake_boards.calls == ["prepare rpi4", "start rpi4-1", "create rpi4-3"]
 
 
-def test_stopped_boards_that_nobody_asks_for_stay_stopped(paper):
+def test_stopped_boards_that_nobody_asks_for_stay_stopped(fake_boards):
     first = fleet.up({"rpi4": 2})
-    paper.stop(first[1])
-    assert [one.name for one in fleet.up({"rpi4": 1})] == ["rpi4-1"]
+    fake_boards.stop(first[1])
+    assert [device.name for device in fleet.up({"rpi4": 1})] == ["rpi4-1"]
     assert list(lab.load_devices()) == ["rpi4-1"]
 
 
 @pytest.mark.parametrize("fault", [KeyboardInterrupt, DeviceError("x"), MemoryError])
-def test_failed_up_is_undone(paper, folder, monkeypatch, fault):
+def test_failed_up_is_undone(fake_boards, folder, monkeypatch, fault):
     first = fleet.up({"rpi4": 2})
-    paper.stop(first[1])
-    before = paper.boards()
+    fake_boards.stop(first[1])
+    before = fake_boards.boards()
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
 
     def fails(*_arguments):
@@ -305,24 +307,26 @@ def test_failed_up_is_undone(paper, folder, monkeypatch, fault):
     with pytest.raises(BaseException) as caught:  # noqa: PT011 - whichever of the three
         fleet.up({"rpi4": 3, "pynq": 1})
     assert caught.type is (fault if isinstance(fault, type) else type(fault))
-    assert paper.boards() == before
+    assert fake_boards.boards() == before
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == files
 
 
-def test_board_that_ends_before_it_answers(paper, monkeypatch):
-    monkeypatch.setattr(fleet, "_has_banner", lambda _port: [paper.stop(one) for one in paper.boards()] and False)
+def test_board_that_ends_before_it_answers(fake_boards, monkeypatch):
+    monkeypatch.setattr(
+        fleet, "_has_banner", lambda _port: [fake_boards.stop(device) for device in fake_boards.boards()] and False
+    )
     with pytest.raises(DeviceError, match="rpi4-1 ended before its SSH server answered") as caught:
         fleet.up({"rpi4": 1})
     assert caught.value.details == "last words of rpi4-1"
-    assert paper.boards() == ()
+    assert fake_boards.boards() == ()
 
 
-def test_down_of_an_unknown_board(paper):
+def test_down_of_an_unknown_board(fake_boards):
     fleet.up({"rpi4": 1})
     with pytest.raises(InputError) as caught:
         fleet.down(["rpi4-1", "rpi4-11"])
     assert caught.value.hint == "did you mean rpi4-1?"
-    assert len(paper.boards()) == 1
+    assert len(fake_boards.boards()) == 1
 
 
 def test_no_engine(folder, monkeypatch):
@@ -388,11 +392,11 @@ def test_qemu_is_not_installed(kernel):
 
 def test_root_adds_the_rule_and_says_so(kernel, monkeypatch):
     monkeypatch.setattr(emulation.os, "geteuid", lambda: 0)
-    told: list[str] = []
+    messages: list[str] = []
     with pytest.raises(DeviceError):  # a file takes the recipe, but makes no rule of it
-        emulation.ensure(AARCH64, told.append)
+        emulation.ensure(AARCH64, messages.append)
     assert (kernel / "register").read_text() == (emulation.RECIPES / "qemu-aarch64.conf").read_text()
-    assert "adding a kernel rule to run arm64 programs" in told[0]
+    assert "adding a kernel rule to run arm64 programs" in messages[0]
 
 
 def test_own_architecture_needs_no_rule(kernel, monkeypatch):
@@ -407,32 +411,32 @@ def test_own_architecture_needs_no_rule(kernel, monkeypatch):
 @pytest.fixture
 def machine(folder):
     """A machine that was made and does not run."""
-    place = folder / "machines" / "pynq-1"
-    place.mkdir(parents=True)
+    machine_folder = folder / "machines" / "pynq-1"
+    machine_folder.mkdir(parents=True)
     settings = machines._Settings("pynq", "armhf", "cortex-a15", 2222, "image", "ssh-ed25519 AAAA", "client")
-    (place / "machine.json").write_bytes(machines.files.canonical_json(dataclasses.asdict(settings)))
-    return place
+    (machine_folder / "machine.json").write_bytes(machines.files.canonical_json(dataclasses.asdict(settings)))
+    return machine_folder
 
 
 def test_machine_is_found(machine, folder):
     kind = machines.KernelBoards(folder)
-    (one,) = kind.boards()
-    assert one == VirtualBoard("pynq-1", "pynq", "kernel", 2222, running=False, client="client")
+    (device,) = kind.boards()
+    assert device == VirtualBoard("pynq-1", "pynq", "kernel", 2222, running=False, client="client")
     (machine / "console.log").write_bytes(
         b"[ 0.1] x\r\nboard-host-key: " + HOST_KEY.encode() + b" \r\nboard-host-key: x\r\n"
     )
-    assert kind.host_key(one) == HOST_KEY
-    kind.remove(one)
+    assert kind.host_key(device) == HOST_KEY
+    kind.remove(device)
     assert kind.boards() == ()
     assert not machine.parent.exists()
 
 
 def test_command_of_a_machine(machine, folder):
-    words = machines._command(machine, machines._read(machine))
-    assert words[0] == "qemu-system-arm"
-    assert "user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:2222-:22" in words
-    assert words[words.index("-append") + 1].endswith("board.name=pynq-1 board.key=ssh-ed25519,AAAA")
-    assert any("readonly=on" in word and "root.ext4" in word for word in words)
+    command = machines._command(machine, machines._read(machine))
+    assert command[0] == "qemu-system-arm"
+    assert "user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:2222-:22" in command
+    assert command[command.index("-append") + 1].endswith("board.name=pynq-1 board.key=ssh-ed25519,AAAA")
+    assert any("readonly=on" in argument and "root.ext4" in argument for argument in command)
 
 
 def test_process_number_of_somebody_else(machine):
@@ -455,6 +459,6 @@ def test_what_a_killed_command_left_is_swept(machine, folder, monkeypatch):
     kind = machines.KernelBoards(folder)
     monkeypatch.setattr(machines, "_boot", lambda *_arguments: None)
     kind._images["pynq"] = "image"
-    made = kind.create(board.load("pynq"), Login("ssh-ed25519 AAAA", "client"), [])
-    assert made.name == "pynq-1"
+    created = kind.create(board.load("pynq"), Login("ssh-ed25519 AAAA", "client"), [])
+    assert created.name == "pynq-1"
     assert (machine / "machine.json").is_file()

@@ -26,15 +26,15 @@ from toolchain.shell import LocalShell
 
 
 @pytest.fixture
-def place(tmp_path, root):
-    made = Place(tmp_path / "application", root).put()
-    yield made
-    made.end()
+def app(tmp_path, root):
+    process = Place(tmp_path / "application", root).put()
+    yield process
+    process.end()
 
 
 @pytest.fixture
-def run(place):
-    return Application(restart=place.restart, health=place.health, within="2s")
+def run(app):
+    return Application(restart=app.restart, health=app.health, within="2s")
 
 
 def tell(_line):
@@ -46,63 +46,63 @@ def tried(store, tmp_path, name, run):
     return digest, application.activate(store, digest, run, tell)
 
 
-def test_an_application_follows_a_release(store, tmp_path, run, place):
-    said = []
+def test_an_application_follows_a_release(store, tmp_path, run, app):
+    messages = []
     with locked(store):
         first, (changed, started) = tried(store, tmp_path, "first", run)
-        assert (changed, started.restarted, started.name) == (True, True, place.restart)
+        assert (changed, started.restarted, started.name) == (True, True, app.restart)
         assert 0 < started.seconds < 10
-        pid, digest = place.running()
+        pid, digest = app.running()
         assert digest == first
         second = stores.installed(store, tmp_path, "second")
-        assert application.activate(store, second, run, said.append)[0]
-    assert place.running()[1] == second
-    assert place.running()[0] != pid
-    assert said == [f"restarting {place.restart}, and waiting up to 2 s until it is healthy"]
-    found = application.trial(store)
-    assert (found.state, found.digest, found.new, found.old, found.seconds) == ("healthy", second, 2, 1, None)
-    assert application.state(store, run) == application.State(place.restart, healthy=True, unit="")
-    assert not (place.root / "trial").exists()
+        assert application.activate(store, second, run, messages.append)[0]
+    assert app.running()[1] == second
+    assert app.running()[0] != pid
+    assert messages == [f"restarting {app.restart}, and waiting up to 2 s until it is healthy"]
+    trial = application.trial(store)
+    assert (trial.state, trial.digest, trial.new, trial.old, trial.seconds) == ("healthy", second, 2, 1, None)
+    assert application.state(store, run) == application.State(app.restart, healthy=True, unit="")
+    assert not (app.root / "trial").exists()
 
 
-def test_the_same_release_again_leaves_a_well_application_alone_and_starts_one_that_ended(store, tmp_path, run, place):
+def test_the_same_release_again_leaves_a_well_application_alone_and_starts_one_that_ended(store, tmp_path, run, app):
     with locked(store):
         first, _ = tried(store, tmp_path, "first", run)
-        pid, _ = place.running()
+        pid, _ = app.running()
         changed, started = application.activate(store, first, run, tell)
-        assert (changed, started.restarted, place.running()[0]) == (False, False, pid)
-        place.end()
-        assert soon(lambda: place.running() == (0, ""))
+        assert (changed, started.restarted, app.running()[0]) == (False, False, pid)
+        app.end()
+        assert soon(lambda: app.running() == (0, ""))
         changed, started = application.activate(store, first, run, tell)
-        assert (changed, started.restarted, place.running()[1]) == (False, True, first)
+        assert (changed, started.restarted, app.running()[1]) == (False, True, first)
 
 
-def test_a_release_on_which_it_is_not_well_is_taken_back(store, tmp_path, run, place):
+def test_a_release_on_which_it_is_not_well_is_taken_back(store, tmp_path, run, app):
     with locked(store):
         first, _ = tried(store, tmp_path, "first", run)
         with pytest.raises(VerificationError) as caught:
             tried(store, tmp_path, "mute", run)
         assert store.releases.current().digest == first
-    assert place.running()[1] == first
+    assert app.running()[1] == first
     assert caught.value.message.endswith("generation 1 is current again, and the application is healthy there")
     assert "the model is not loaded" in caught.value.details
     assert run.health in caught.value.hint
     assert application.trial(store).state == "failed"
-    assert not (place.root / "trial").exists()
+    assert not (app.root / "trial").exists()
     with locked(store):
         tried(store, tmp_path, "third", run)
     assert store.releases.current().number == 2
 
 
-def test_the_first_release_ever_is_taken_back_too(store, tmp_path, run, place):
+def test_the_first_release_ever_is_taken_back_too(store, tmp_path, run, app):
     with locked(store):
         with pytest.raises(VerificationError, match="no previous release, so the device has none now"):
             tried(store, tmp_path, "mute", run)
         assert store.releases.current() is None
-    assert soon(lambda: place.running() == (0, ""))
+    assert soon(lambda: app.running() == (0, ""))
 
 
-def test_a_restart_that_fails_is_told_with_its_words(store, tmp_path, run, place):
+def test_a_restart_that_fails_is_told_with_its_words(store, tmp_path, run, app):
     broken = Application(restart="echo no such file >&2; false", health="true")
     with locked(store):
         first, _ = tried(store, tmp_path, "first", run)
@@ -112,8 +112,8 @@ def test_a_restart_that_fails_is_told_with_its_words(store, tmp_path, run, place
         assert store.releases.current().digest == first
 
 
-def test_a_command_that_hangs_is_ended(store, tmp_path, run, place):
-    hanging = Application(restart=place.restart, health="sleep 1000", within="1s")
+def test_a_command_that_hangs_is_ended(store, tmp_path, run, app):
+    hanging = Application(restart=app.restart, health="sleep 1000", within="1s")
     with locked(store):
         first, _ = tried(store, tmp_path, "first", run)
         with pytest.raises(VerificationError):
@@ -121,9 +121,9 @@ def test_a_command_that_hangs_is_ended(store, tmp_path, run, place):
         assert store.releases.current().digest == first
 
 
-def test_words_of_an_application_cannot_steer_the_result(store, tmp_path, run, place):
+def test_words_of_an_application_cannot_steer_the_result(store, tmp_path, run, app):
     evil = Application(
-        restart=place.restart,
+        restart=app.restart,
         health=r"printf '\033[2Jhealthy\nhealthy\nend\nback 7 well\013back 7 well\302\205healthy\n'; false",
         within="1s",
     )
@@ -133,9 +133,9 @@ def test_words_of_an_application_cannot_steer_the_result(store, tmp_path, run, p
     assert store.releases.current() is None
 
 
-def test_a_health_command_that_writes_without_an_end_does_not_fill_the_disk(store, tmp_path, run, place):
-    """It is ended before, and what it wrote last is told."""
-    endless = Application(restart=place.restart, health="yes a-b-c", within="2s")
+def test_a_health_command_that_writes_without_an_end_does_not_fill_the_disk(store, tmp_path, run, app):
+    """The command is ended before that, and the error has the end of its output."""
+    endless = Application(restart=app.restart, health="yes a-b-c", within="2s")
     with locked(store):
         largest = 0
 
@@ -143,7 +143,7 @@ def test_a_health_command_that_writes_without_an_end_does_not_fill_the_disk(stor
             nonlocal largest
             while not ended.wait(0.05):
                 with contextlib.suppress(OSError):
-                    largest = max(largest, (place.root / "run" / "words").stat().st_size)
+                    largest = max(largest, (app.root / "run" / "words").stat().st_size)
 
         ended = threading.Event()
         looking = threading.Thread(target=look)
@@ -157,23 +157,23 @@ def test_a_health_command_that_writes_without_an_end_does_not_fill_the_disk(stor
     assert len(caught.value.details) < 1000
 
 
-def test_roll_back_restarts_the_application_too(store, tmp_path, run, place):
+def test_roll_back_restarts_the_application_too(store, tmp_path, run, app):
     with locked(store):
         with pytest.raises(DeviceError, match="no earlier release"):
             application.roll_back(store, run, tell)
         first, _ = tried(store, tmp_path, "first", run)
         tried(store, tmp_path, "second", run)
         application.roll_back(store, run, tell)
-        assert (store.releases.current().digest, place.running()[1]) == (first, first)
+        assert (store.releases.current().digest, app.running()[1]) == (first, first)
 
 
-def test_roll_back_to_one_on_which_it_is_not_well_changes_nothing(store, tmp_path, run, place):
+def test_roll_back_to_one_on_which_it_is_not_well_changes_nothing(store, tmp_path, run, app):
     with locked(store):
         stores.release(store, tmp_path, "mute")
         second, _ = tried(store, tmp_path, "second", run)
         with pytest.raises(VerificationError, match="generation 2 is current again"):
             application.roll_back(store, run, tell)
-        assert (store.releases.current().digest, place.running()[1]) == (second, second)
+        assert (store.releases.current().digest, app.running()[1]) == (second, second)
 
 
 CLIENT = """from toolchain.device import application
@@ -183,61 +183,61 @@ application.activate(store, {digest!r}, run, lambda line: None)
 """
 
 
-def client(place, digest, within="2s"):
+def client(app, digest, within="2s"):
     """Another process that tries a release."""
-    code = CLIENT.format(restart=place.restart, health=place.health, within=within, digest=digest)
-    return stores.client(place.root, f"exec({code!r})")
+    code = CLIENT.format(restart=app.restart, health=app.health, within=within, digest=digest)
+    return stores.client(app.root, f"exec({code!r})")
 
 
-def test_a_dead_client_changes_nothing(store, tmp_path, run, place):
+def test_a_dead_client_changes_nothing(store, tmp_path, run, app):
     with locked(store):
         first, _ = tried(store, tmp_path, "first", run)
         mute = stores.installed(store, tmp_path, "mute")
         good = stores.installed(store, tmp_path, "slow")
     for digest, within, outcome in ((mute, "2s", first), (good, "30s", good)):
-        with client(place, digest, within) as other:
-            assert soon((place.root / "trial").exists, 20)
+        with client(app, digest, within) as other:
+            assert soon((app.root / "trial").exists, 20)
             other.kill()
             other.wait()
             with pytest.raises(BusyError, match="the other one"), store.lock(Owner("tester", "tests")):
                 pass
             with pytest.raises(BusyError, match="the other one"):
                 store.check_free()
-        assert soon(lambda: not (place.root / "trial").exists(), 30)
-        assert soon(lambda wanted=outcome: store.releases.current().digest == wanted == place.running()[1], 30)
+        assert soon(lambda: not (app.root / "trial").exists(), 30)
+        assert soon(lambda expected=outcome: store.releases.current().digest == expected == app.running()[1], 30)
         assert application.trial(store).state in {"healthy", "failed"}
-        assert stores.lock_free(place.root)
+        assert stores.lock_free(app.root)
     with locked(store):
         assert not store.lease.on_trial
 
 
-def killed_in_trial(store, tmp_path, place, run):
+def killed_in_trial(store, tmp_path, app, run):
     """Leave a release on trial, as a power cut would: whoever tried it is gone, and the application with it."""
     with locked(store):
         first, _ = tried(store, tmp_path, "first", run)
         mute = stores.installed(store, tmp_path, "mute")
-    with client(place, mute, "60s") as other:
-        assert soon((place.root / "trial").exists, 20)
-        assert place.runs(mute, 20)
+    with client(app, mute, "60s") as other:
+        assert soon((app.root / "trial").exists, 20)
+        assert app.runs(mute, 20)
         other.kill()
-        job = holder(place.root)
+        job = holder(app.root)
         os.kill(job, signal.SIGKILL)
         other.wait()
-    place.end()
-    assert stores.lock_free(place.root)
+    app.end()
+    assert stores.lock_free(app.root)
     assert application.trial(store).state == "open"
     assert application.trial(store).seconds >= 0
     return first, mute
 
 
-def test_a_trial_that_is_killed_is_taken_back_by_its_client(store, tmp_path, run, place):
+def test_a_trial_that_is_killed_is_taken_back_by_its_client(store, tmp_path, run, app):
     with locked(store):
         first, _ = tried(store, tmp_path, "first", run)
         mute = stores.installed(store, tmp_path, "mute")
 
         def kill():
-            assert place.runs(mute, 20)
-            os.kill(holder(place.root), signal.SIGKILL)
+            assert app.runs(mute, 20)
+            os.kill(holder(app.root), signal.SIGKILL)
 
         killer = threading.Thread(target=kill)
         killer.start()
@@ -246,90 +246,90 @@ def test_a_trial_that_is_killed_is_taken_back_by_its_client(store, tmp_path, run
             application.activate(store, mute, slow, tell)
         killer.join()
         assert store.releases.current().digest == first
-        assert place.runs(first, 10)
+        assert app.runs(first, 10)
 
 
 @pytest.mark.parametrize(
-    ("scope", "uid", "words"),
+    ("scope", "uid", "template"),
     [
         ("user", 1000, "systemctl --user {} app@1.service"),
         ("system", 1000, "sudo -n systemctl {} app@1.service"),
         ("system", 0, "systemctl {} app@1.service"),
     ],
 )
-def test_how_a_unit_is_restarted_and_stopped(scope, uid, words, tmp_path):
+def test_how_a_unit_is_restarted_and_stopped(scope, uid, template, tmp_path):
     for name, text in {"id": f"echo {uid}", "sudo": 'echo "sudo $*"', "systemctl": 'echo "systemctl $*"'}.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
     commands = application._commands(Application(unit="app@1.service", scope=scope))
     for command, verbs in zip(commands, (("reset-failed", "restart"), ("stop",)), strict=True):
-        done = subprocess.run(
+        completed = subprocess.run(
             ["/bin/sh", "-c", command], check=True, env={"PATH": str(tmp_path)}, capture_output=True, text=True
         )
-        assert done.stdout.splitlines() == [words.format(verb) for verb in verbs]
+        assert completed.stdout.splitlines() == [template.format(verb) for verb in verbs]
 
 
-def test_the_next_command_takes_back_what_nobody_finishes(store, tmp_path, run, place):
-    first, _ = killed_in_trial(store, tmp_path, place, run)
-    said = []
-    store = Store(LocalShell(), str(place.root), said.append)
+def test_the_next_command_takes_back_what_nobody_finishes(store, tmp_path, run, app):
+    first, _ = killed_in_trial(store, tmp_path, app, run)
+    messages = []
+    store = Store(LocalShell(), str(app.root), messages.append)
     with locked(store):
         assert store.releases.current().digest == first
-    assert place.runs(first, 10)
-    assert said == [
+    assert app.runs(first, 10)
+    assert messages == [
         "generation 2 on local was on trial, and the command that tried it has ended: generation 1 is current again"
     ]
     assert application.trial(store).state == "interrupted"
     with locked(store):
         tried(store, tmp_path, "second", run)
-    assert said[1:] == []
+    assert messages[1:] == []
 
 
-def test_at_its_next_start_the_application_takes_it_back_itself(store, tmp_path, run, place):
-    first, mute = killed_in_trial(store, tmp_path, place, run)
-    recover = ["/bin/sh", str(place.root / "recover")]
-    assert (place.root / "recover").read_text() == scripts.AT_START
-    with (place.root / "lock").open("ab") as held:  # somebody is at work: it is theirs
-        subprocess.run(["flock", str(held.fileno())], pass_fds=[held.fileno()], check=True)
+def test_at_its_next_start_the_application_takes_it_back_itself(store, tmp_path, run, app):
+    first, mute = killed_in_trial(store, tmp_path, app, run)
+    recover = ["/bin/sh", str(app.root / "recover")]
+    assert (app.root / "recover").read_text() == scripts.AT_START
+    with (app.root / "lock").open("ab") as lock_file:  # somebody is at work: it is theirs
+        subprocess.run(["flock", str(lock_file.fileno())], pass_fds=[lock_file.fileno()], check=True)
         subprocess.run(recover, check=True)
         assert store.releases.current().digest == mute
-    done = subprocess.run(recover, check=True, text=True, capture_output=True)
-    assert done.stdout == "generation 2 was on trial; generation 1 is current again\n"
+    completed = subprocess.run(recover, check=True, text=True, capture_output=True)
+    assert completed.stdout == "generation 2 was on trial; generation 1 is current again\n"
     assert store.releases.current().digest == first
     assert application.trial(store).state == "interrupted"
     assert subprocess.run(recover, check=True, capture_output=True).stdout == b""
     store.check_free()
 
 
-def test_a_recovery_that_cannot_restart_says_so(store, tmp_path, run, place):
-    killed_in_trial(store, tmp_path, place, run)
-    marker = place.root / "trial"
+def test_a_recovery_that_cannot_restart_says_so(store, tmp_path, run, app):
+    killed_in_trial(store, tmp_path, app, run)
+    marker = app.root / "trial"
     marker.write_text(marker.read_text().splitlines()[0] + "\necho no such unit; false\n")
-    said = []
-    with locked(Store(LocalShell(), str(place.root), said.append)):
+    messages = []
+    with locked(Store(LocalShell(), str(app.root), messages.append)):
         pass
-    assert said[1] == "the application there could not be restarted: no such unit"
+    assert messages[1] == "the application there could not be restarted: no such unit"
 
 
 @pytest.mark.parametrize("text", ["", "2 1 0\n", "2 1"])
 def test_what_is_left_of_a_trial_is_no_trial(store, text):
-    said = []
-    store = Store(LocalShell(), store.root, said.append)
+    messages = []
+    store = Store(LocalShell(), store.root, messages.append)
     with locked(store):
         pass
     marker = Path(store.root, "trial")
     marker.write_text(text)
     with locked(store):
         assert not marker.exists()
-    assert said == []
+    assert messages == []
 
 
-def test_the_script_for_the_start_is_mended(store, tmp_path, run, place):
+def test_the_script_for_the_start_is_mended(store, tmp_path, run, app):
     with locked(store):
         tried(store, tmp_path, "first", run)
-        (place.root / "recover").write_text("something else")
+        (app.root / "recover").write_text("something else")
         tried(store, tmp_path, "second", run)
-    assert (place.root / "recover").read_text() == scripts.AT_START
+    assert (app.root / "recover").read_text() == scripts.AT_START
 
 
 def test_a_device_without_the_tools_is_told_before(store, monkeypatch):
@@ -359,6 +359,8 @@ def test_a_full_disk_does_not_keep_the_start_from_taking_a_release_back(tmp_path
     (tmp_path / "bin" / "ln").chmod(0o755)
     (tmp_path / "recover").write_text(scripts.AT_START)
     environment = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
-    done = subprocess.run(["sh", tmp_path / "recover"], env=environment, check=False, capture_output=True, timeout=60)
-    assert (done.returncode, (tmp_path / "current").resolve().name) == (0, "old"), done.stderr
+    completed = subprocess.run(
+        ["sh", tmp_path / "recover"], env=environment, check=False, capture_output=True, timeout=60
+    )
+    assert (completed.returncode, (tmp_path / "current").resolve().name) == (0, "old"), completed.stderr
     assert not (tmp_path / "trial").exists()

@@ -1,4 +1,4 @@
-"""Which cores are the big ones, and what LLVM is told of them."""
+"""Which cores are the big ones, and the options of LLVM for them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ def x86(flags: str) -> list[str]:
 
 
 def test_like_cores_are_one_cluster():
-    found = probed().clusters
-    assert [(one.count, one.name) for one in found] == [(4, "cortex-a72")]
-    assert choose(found, "aarch64").mattr == ("+neon",)
+    clusters = probed().clusters
+    assert [(cluster.count, cluster.name) for cluster in clusters] == [(4, "cortex-a72")]
+    assert choose(clusters, "aarch64").mattr == ("+neon",)
 
 
 def test_big_cores_come_first():
     """As on an RK3399, whose small cores have the lower numbers."""
     rows = [*cores(*[(A53, ARMV8)] * 4, *[(A72, ARMV8)] * 2)]
     clocks = [f"max_khz.{cpu}={1416000 if cpu < 4 else 1800000}" for cpu in range(6)]
-    found = probed(lines=[*rows, *clocks]).clusters
-    assert [(one.count, one.name, one.max_mhz) for one in found] == [(2, "cortex-a72", 1800), (4, "cortex-a53", 1416)]
-    assert choose(found, "aarch64").mcpu == "cortex-a72"
+    clusters = probed(lines=[*rows, *clocks]).clusters
+    assert [(cluster.count, cluster.name, cluster.max_mhz) for cluster in clusters] == [
+        (2, "cortex-a72", 1800),
+        (4, "cortex-a53", 1416),
+    ]
+    assert choose(clusters, "aarch64").mcpu == "cortex-a72"
 
 
 def test_a_cpu_that_is_offline_has_no_number_of_anothers():
@@ -34,15 +37,15 @@ def test_a_cpu_that_is_offline_has_no_number_of_anothers():
     rows = cores(*[(A53, ARMV8)] * 4, *[(A72, ARMV8)] * 2)
     del rows[4:8]
     clocks = [f"max_khz.{cpu}={1416000 if cpu < 4 else 1800000}" for cpu in range(6)]
-    found = probed(lines=[*rows, *clocks]).clusters
-    assert [(one.numbers, one.name, one.max_mhz) for one in found] == [
+    clusters = probed(lines=[*rows, *clocks]).clusters
+    assert [(cluster.numbers, cluster.name, cluster.max_mhz) for cluster in clusters] == [
         ((4, 5), "cortex-a72", 1800),
         ((0, 2, 3), "cortex-a53", 1416),
     ]
 
 
 def test_without_clocks_the_bigger_kind_of_core_counts():
-    assert [one.name for one in probed(lines=cores((A53, ARMV8), (A72, ARMV8))).clusters] == [
+    assert [cluster.name for cluster in probed(lines=cores((A53, ARMV8), (A72, ARMV8))).clusters] == [
         "cortex-a72",
         "cortex-a53",
     ]
@@ -51,12 +54,12 @@ def test_without_clocks_the_bigger_kind_of_core_counts():
 def test_capacity_goes_before_the_clock():
     lines = [*cores((A76, ARMV82), (A55, ARMV82)), "max_khz.0=1500000", "max_khz.1=2000000"]
     lines += ["capacity.0=1024", "capacity.1=300"]
-    assert [one.name for one in probed(lines=lines).clusters] == ["cortex-a76", "cortex-a55"]
+    assert [cluster.name for cluster in probed(lines=lines).clusters] == ["cortex-a76", "cortex-a55"]
 
 
 def test_what_one_core_lacks_is_switched_off():
-    found = probed(lines=cores((A76, ARMV82), (A53, ARMV8))).clusters
-    assert choose(found, "aarch64").mattr == ("+neon", "-dotprod", "-fullfp16")
+    clusters = probed(lines=cores((A76, ARMV82), (A53, ARMV8))).clusters
+    assert choose(clusters, "aarch64").mattr == ("+neon", "-dotprod", "-fullfp16")
     assert choose(probed(lines=cores((A76, ARMV82))).clusters, "aarch64").mattr == ("+neon",)
 
 
@@ -73,18 +76,18 @@ def test_cores_without_a_word_are_generic():
 
 
 def test_a_core_of_64_bits_runs_none_of_32():
-    found = probed({"bits": "32"}, cores((("0x41", "0xd46"), ARMV82))).clusters
-    assert choose(found, "armv7l").mcpu == "generic"
+    clusters = probed({"bits": "32"}, cores((("0x41", "0xd46"), ARMV82))).clusters
+    assert choose(clusters, "armv7l").mcpu == "generic"
 
 
 def test_old_kernels_name_the_part_once():
     """Below the last CPU, with the flags."""
     lines = ["cpu processor=0", "cpu processor=1", "cpu Features=half thumb neon vfpv3"]
     lines += ["cpu CPU implementer=0x41", "cpu CPU part=0xc09", "cpu Hardware=Xilinx Zynq Platform"]
-    found = probed({"machine": "armv7l", "bits": "32", "model": None}, lines)
-    assert [(one.count, one.name) for one in found.clusters] == [(2, "cortex-a9")]
-    assert found.model == "Xilinx Zynq Platform"
-    assert choose(found.clusters, "armv7l").mattr == ("+neon",)
+    device = probed({"machine": "armv7l", "bits": "32", "model": None}, lines)
+    assert [(cluster.count, cluster.name) for cluster in device.clusters] == [(2, "cortex-a9")]
+    assert device.model == "Xilinx Zynq Platform"
+    assert choose(device.clusters, "armv7l").mattr == ("+neon",)
 
 
 @pytest.mark.parametrize(
@@ -112,10 +115,10 @@ def test_cpus_that_nothing_is_known_of_are_like_the_others():
         "max_khz.1=2400000",
         "capacity.1=1024",
     ]
-    assert [one.count for one in probed(lines=lines).clusters] == [4]
+    assert [cluster.count for cluster in probed(lines=lines).clusters] == [4]
 
 
 def test_caches():
     lines = ["cache.0=1 Data 32K", "cache.0=1 Instruction 48K", "cache.0=2 Unified 1M", "cache.0=9 Evil 1K"]
-    found = probed(lines=[*cores((A72, ARMV8)), *lines]).clusters
-    assert dict(found[0].caches) == {"l1d": 32, "l1i": 48, "l2": 1024}
+    clusters = probed(lines=[*cores((A72, ARMV8)), *lines]).clusters
+    assert dict(clusters[0].caches) == {"l1d": 32, "l1i": 48, "l2": 1024}

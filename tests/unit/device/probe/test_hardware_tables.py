@@ -13,8 +13,8 @@ from toolchain.device.probe import hardware_tables
 
 
 def features(machine: str, mcpu: str) -> set[str]:
-    described = {"kind": "llvm", "mtriple": MACHINES[machine].triple, "mcpu": mcpu}
-    return {str(name) for name in codegen.llvm_get_cpu_features(Target(described))}
+    target = {"kind": "llvm", "mtriple": MACHINES[machine].triple, "mcpu": mcpu}
+    return {str(name) for name in codegen.llvm_get_cpu_features(Target(target))}
 
 
 def names(machine: str) -> set[str]:
@@ -26,18 +26,18 @@ def names(machine: str) -> set[str]:
 
 @pytest.mark.parametrize("machine", ["aarch64", "armv7l"])
 def test_llvm_has_each_part(machine):
-    parts = {one.mcpu for one in hardware_tables.cpus().parts.values() if machine == "aarch64" or not one.only64}
-    has_64_bits = {name for name in parts if name not in {f"cortex-a{number}" for number in (5, 7, 8, 9, 12, 15, 17)}}
-    assert (has_64_bits if machine == "aarch64" else parts) <= names(machine)
+    cores = {core.mcpu for core in hardware_tables.cpus().parts.values() if machine == "aarch64" or not core.only64}
+    has_64_bits = {name for name in cores if name not in {f"cortex-a{number}" for number in (5, 7, 8, 9, 12, 15, 17)}}
+    assert (has_64_bits if machine == "aarch64" else cores) <= names(machine)
 
 
 def test_parts_use_what_llvm_says():
     """Or a core that lacks some of it would get code for it."""
     table = hardware_tables.cpus()
-    for part in table.parts.values():
-        if part.mcpu in names("aarch64"):
-            used = features("aarch64", part.mcpu) & (table.features.keys() - {"neon", "vfp4", "v7", "hwdiv"})
-            assert used == set(part.uses), part.mcpu
+    for core in table.parts.values():
+        if core.mcpu in names("aarch64"):
+            used = features("aarch64", core.mcpu) & (table.features.keys() - {"neon", "vfp4", "v7", "hwdiv"})
+            assert used == set(core.uses), core.mcpu
 
 
 def test_levels_are_in_order_and_llvm_has_them():
@@ -55,10 +55,9 @@ def test_each_level_that_is_higher_needs_flags_of_its_own():
 
 
 def test_accelerators_have_a_backend():
-    assert {one.backend for one in hardware_tables.accelerators()} <= board.backends().keys()
-    for one in hardware_tables.accelerators():
-        assert one.devices
-        assert one.kinds
-        assert not {letter for pattern in (*one.libraries, *one.devices, *one.kinds) for letter in pattern} & set(
-            "'\"`$;&|<> "
-        )
+    assert {accelerator.backend for accelerator in hardware_tables.accelerators()} <= board.backends().keys()
+    for accelerator in hardware_tables.accelerators():
+        assert accelerator.devices
+        assert accelerator.kinds
+        patterns = (*accelerator.libraries, *accelerator.devices, *accelerator.kinds)
+        assert not {letter for pattern in patterns for letter in pattern} & set("'\"`$;&|<> ")

@@ -14,11 +14,11 @@ from toolchain.shell import LocalShell
 
 
 def test_a_board():
-    found = probed()
-    assert (found.machine, found.libc, found.libc_version, found.cpus) == ("aarch64", "glibc", "2.36", 4)
-    assert (found.place.free_kib, found.memory_kib) == (29_000_000, 3_884_344)
-    assert not found.place.faults
-    assert not found.emulation
+    device = probed()
+    assert (device.machine, device.libc, device.libc_version, device.cpus) == ("aarch64", "glibc", "2.36", 4)
+    assert (device.place.free_kib, device.memory_kib) == (29_000_000, 3_884_344)
+    assert not device.place.faults
+    assert not device.emulation
 
 
 @pytest.mark.parametrize(
@@ -53,20 +53,20 @@ def test_programs_may_have_fewer_bits_than_the_kernel(kernel, bits, machine):
     ],
 )
 def test_c_libraries(line, expected):
-    found = probed({"libc": line})
-    assert (found.libc, found.libc_version) == expected
+    device = probed({"libc": line})
+    assert (device.libc, device.libc_version) == expected
 
 
 def test_android():
-    found = probed({"android": "34", "libc": None})
-    assert (found.libc, found.libc_version) == ("bionic", "34")
+    device = probed({"android": "34", "libc": None})
+    assert (device.libc, device.libc_version) == ("bionic", "34")
 
 
 def test_limits_of_a_group_count_where_they_are_tightest():
     lines = [*cores(*[(("0x41", "0xd08"), ARMV8)] * 4), "group_cpus=max 100000", "group_cpus=150000 100000"]
     lines += ["group_memory=max", "group_memory=1073741824", "group_memory=9223372036854771712"]
-    found = probed(lines=lines)
-    assert (found.cpu_limit, found.usable_cpus, found.memory_limit_kib) == (1.5, 2, 1 << 20)
+    device = probed(lines=lines)
+    assert (device.cpu_limit, device.usable_cpus, device.memory_limit_kib) == (1.5, 2, 1 << 20)
 
 
 @pytest.mark.parametrize("value", ["-1 100000", "max 100000", "1 0", "x y", "", "9" * 30 + " 1"])
@@ -92,9 +92,9 @@ def test_another_vendors_cpu_is_a_sign_of_an_emulator():
 
 
 def test_a_virtual_machine_is_none():
-    found = probed({"machine": "x86_64", "dmi": "QEMU", "clocks": "kvm-clock tsc", "kernel_arch": "x86_64"})
-    assert found.virtual
-    assert not found.emulation
+    device = probed({"machine": "x86_64", "dmi": "QEMU", "clocks": "kvm-clock tsc", "kernel_arch": "x86_64"})
+    assert device.virtual
+    assert not device.emulation
 
 
 @pytest.mark.parametrize(
@@ -103,16 +103,16 @@ def test_a_virtual_machine_is_none():
 def test_a_virtual_machine_of_kvm_on_arm(lines):
     """It has the CPU's own clock, and no kvm-clock."""
     cpus = cores(*[(A72, ARMV8)] * 4)
-    found = probed({"clocks": "arch_sys_counter", "model": "linux,dummy-virt"}, [*cpus, *lines])
-    assert found.virtual
-    assert not found.emulation
-    assert not found.unsure
+    device = probed({"clocks": "arch_sys_counter", "model": "linux,dummy-virt"}, [*cpus, *lines])
+    assert device.virtual
+    assert not device.emulation
+    assert not device.unsure
 
 
 def test_what_qemu_shows_in_both_cases_is_no_proof():
-    found = probed({"dmi": "QEMU", "clocks": "arch_sys_counter"})
-    assert found.emulation
-    assert found.unsure
+    device = probed({"dmi": "QEMU", "clocks": "arch_sys_counter"})
+    assert device.emulation
+    assert device.unsure
     for sure in ({"kernel_arch": "x86_64"}, {"init": "/usr/bin/qemu-aarch64-static /sbin/init"}):
         assert not probed({"dmi": "QEMU", **sure}).unsure
     assert not probed({"dmi": "QEMU"}, cores((("0x00", "0x051"), ARMV8))).unsure
@@ -125,27 +125,27 @@ def test_a_kernel_of_64_bits_is_no_emulator_for_32():
 
 def test_device_files_and_the_groups_for_them():
     lines = ["library.opencl=/usr/lib/libOpenCL.so.1", "device.opencl= video /dev/mali0"]
-    found = probed(lines=[*lines, "device.opencl=rw render /dev/dri/renderD128"]).accelerators[0]
-    assert found.devices == (("/dev/mali0", "", "video"), ("/dev/dri/renderD128", "rw", "render"))
-    assert found.missing_groups == ("video",)
+    accelerator = probed(lines=[*lines, "device.opencl=rw render /dev/dri/renderD128"]).accelerators[0]
+    assert accelerator.devices == (("/dev/mali0", "", "video"), ("/dev/dri/renderD128", "rw", "render"))
+    assert accelerator.missing_groups == ("video",)
 
 
 def test_sensors():
     lines = ["thermal=cpu-thermal 45300", "thermal=broken", "thermal=hot 99999999", "cooling=fan", "cooling=fan"]
     lines += ["hwmon=r ina3221 power1_input", "hwmon= ina3221 curr1_input", "powercap=rw /sys/class/powercap/x"]
-    found = probed(lines=lines).sensors
-    assert found.thermal == (("cpu-thermal", 45.3), ("broken", None), ("hot 99999999", None))
-    assert found.cooling == ("fan",)
-    assert found.power == ("ina3221 power1_input", "/sys/class/powercap/x")
-    assert found.unreadable == ("ina3221 curr1_input",)
+    sensors = probed(lines=lines).sensors
+    assert sensors.thermal == (("cpu-thermal", 45.3), ("broken", None), ("hot 99999999", None))
+    assert sensors.cooling == ("fan",)
+    assert sensors.power == ("ina3221 power1_input", "/sys/class/powercap/x")
+    assert sensors.unreadable == ("ina3221 curr1_input",)
 
 
 def test_governors():
-    found = probed(
+    device = probed(
         lines=["governor.0=ondemand", "governor.1=ondemand", "governor.4=performance", "governor_writable=0"]
     )
-    assert found.governors == {"ondemand": 2, "performance": 1}
-    assert found.governor_writable
+    assert device.governors == {"ondemand": 2, "performance": 1}
+    assert device.governor_writable
 
 
 @pytest.mark.parametrize("machine", ["", "x" * 50, "aarch64; reboot", "../x"])
@@ -157,8 +157,8 @@ def test_a_device_says_what_machine_it_is(machine):
 def test_what_was_not_tried_is_no_fault_of_its_own():
     """Where nothing can be written, nothing else can be tried."""
     tried = ("writes", "executes", "fills", "links", "switches", "locks")
-    found = probed({**dict.fromkeys(tried), "writes_not": "Read-only file system"})
-    assert found.place.faults == {"writes": "Read-only file system"}
+    device = probed({**dict.fromkeys(tried), "writes_not": "Read-only file system"})
+    assert device.place.faults == {"writes": "Read-only file system"}
 
 
 class Told(LocalShell):
@@ -191,11 +191,11 @@ def test_logins_that_run_no_scripts(out, err, code, message):
 
 def test_this_machine(tmp_path):
     """The script, its answer and what it means, at once."""
-    found = probe.ask(LocalShell(), str(tmp_path / "a" / "b"))
-    assert found.place.at == str(tmp_path)
-    assert not found.place.faults
-    assert found.memory_kib == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 1024
-    measured = probe.measure_link(LocalShell(), found)
+    device = probe.ask(LocalShell(), str(tmp_path / "a" / "b"))
+    assert device.place.at == str(tmp_path)
+    assert not device.place.faults
+    assert device.memory_kib == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 1024
+    measured = probe.measure_link(LocalShell(), device)
     assert measured.upload_mib_s
     assert measured.upload_mib_s > 0
     assert not list(tmp_path.iterdir())

@@ -32,16 +32,16 @@ def test_each_user_land_answers_and_keeps_nothing(tools, tmp_path):
     home.mkdir()
     path = str(tools(tmp_path / "bin")) if tools else os.environ["PATH"]
     shell = shutil.which("sh", path=path)
-    done = subprocess.run(
+    completed = subprocess.run(
         [shell, "-c", text()], env={"PATH": path, "HOME": str(home)}, capture_output=True, text=True, check=False
     )
-    answer = Answer(done.stdout, TOKEN, "here")
-    assert (done.returncode, done.stderr) == (0, "")
+    answer = Answer(completed.stdout, TOKEN, "here")
+    assert (completed.returncode, completed.stderr) == (0, "")
     assert answer.text("machine") == os.uname().machine
     assert len(answer.cpus) == os.cpu_count()
     assert answer.text("at") == str(home)
     for key in ("writes", "executes", "fills", "links", "switches", "locks"):
-        assert answer.text(key) == "yes", (key, done.stdout)
+        assert answer.text(key) == "yes", (key, completed.stdout)
     assert not answer.texts("lacks")
     assert not list(home.iterdir())
 
@@ -51,27 +51,32 @@ def test_a_library_that_the_environment_names_is_the_only_one(tools, tmp_path):
     library = tmp_path / "my lib.so"
     library.write_text("clGetPlatformIDs /etc/OpenCL/vendors")
     path = str(tools(tmp_path / "bin")) if tools else os.environ["PATH"]
-    for named, found in ((str(library), (str(library),)), ("/nowhere/none.so", ()), ("/bin/sh", ()), ("none.so", ())):
-        answer = said_with(path, tmp_path, EDGE_OPENCL_LIBRARY=named)
-        assert answer.texts("library.opencl") == answer.texts("loads.opencl") == found, named
-        assert answer.text("named.opencl") == named
+    for library_name, libraries in (
+        (str(library), (str(library),)),
+        ("/nowhere/none.so", ()),
+        ("/bin/sh", ()),
+        ("none.so", ()),
+    ):
+        answer = answer_with(path, tmp_path, EDGE_OPENCL_LIBRARY=library_name)
+        assert answer.texts("library.opencl") == answer.texts("loads.opencl") == libraries, library_name
+        assert answer.text("named.opencl") == library_name
 
 
 def test_drivers_are_where_the_environment_says(tmp_path):
     (tmp_path / "one.icd").touch()
-    for named in (tmp_path, tmp_path / "one.icd"):
-        answer = said_with(os.environ["PATH"], tmp_path, OCL_ICD_VENDORS=str(named), EDGE_OPENCL_DEVICE="Mali")
+    for vendors in (tmp_path, tmp_path / "one.icd"):
+        answer = answer_with(os.environ["PATH"], tmp_path, OCL_ICD_VENDORS=str(vendors), EDGE_OPENCL_DEVICE="Mali")
         assert answer.texts("driver.opencl") == (str(tmp_path / "one.icd"),)
         assert answer.text("choice.opencl") == "Mali"
-    assert said_with(os.environ["PATH"], tmp_path, OCL_ICD_VENDORS="/nowhere").texts("driver.opencl") == ()
+    assert answer_with(os.environ["PATH"], tmp_path, OCL_ICD_VENDORS="/nowhere").texts("driver.opencl") == ()
 
 
-def said_with(path: str, home: Path, **env: str) -> Answer:
-    words = [str(shutil.which("sh", path=path)), "-c", text()]
-    done = subprocess.run(
-        words, env={"PATH": path, "HOME": str(home), **env}, capture_output=True, text=True, check=True
+def answer_with(path: str, home: Path, **env: str) -> Answer:
+    command = [str(shutil.which("sh", path=path)), "-c", text()]
+    completed = subprocess.run(
+        command, env={"PATH": path, "HOME": str(home), **env}, capture_output=True, text=True, check=True
     )
-    return Answer(done.stdout, TOKEN, "here")
+    return Answer(completed.stdout, TOKEN, "here")
 
 
 WAITING = """#!/bin/sh
@@ -90,10 +95,10 @@ def test_an_interruption_leaves_nothing(tools, sign, tmp_path):
     (path / "flock").unlink(missing_ok=True)
     (path / "flock").write_text(WAITING)
     (path / "flock").chmod(0o755)
-    places = str(path) if tools else f"{path}:{os.environ['PATH']}"
-    words = [str(shutil.which("sh", path=places)), "-c", text()]
-    env = {"PATH": places, "HOME": str(home)}
-    with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, start_new_session=True) as process:
+    search_path = str(path) if tools else f"{path}:{os.environ['PATH']}"
+    command = [str(shutil.which("sh", path=search_path)), "-c", text()]
+    env = {"PATH": search_path, "HOME": str(home)}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, start_new_session=True) as process:
         until((tmp_path / "waits").exists)
         assert list(home.iterdir())
         assert process.stdout
@@ -113,16 +118,16 @@ def until(ready: Callable[[], bool]) -> None:
 
 
 def test_a_folder_with_letters_of_the_shell_is_a_folder(tmp_path):
-    done = subprocess.run(
+    completed = subprocess.run(
         ["sh", "-c", text(f"{tmp_path}/a;touch>b&c")], capture_output=True, text=True, check=False, cwd=tmp_path
     )
-    assert Answer(done.stdout, TOKEN, "here").text("root") == f"{tmp_path}/a;touch>b&c"
+    assert Answer(completed.stdout, TOKEN, "here").text("root") == f"{tmp_path}/a;touch>b&c"
     assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path):
-    done = subprocess.run(["sh", "-c", text("/proc/nowhere")], capture_output=True, text=True, check=False)
-    answer = Answer(done.stdout, TOKEN, "here")
+    completed = subprocess.run(["sh", "-c", text("/proc/nowhere")], capture_output=True, text=True, check=False)
+    answer = Answer(completed.stdout, TOKEN, "here")
     assert answer.text("at") == "/proc"
     assert not answer.has("writes")
     assert answer.text("writes_not")
@@ -139,15 +144,15 @@ def test_the_store_asks_the_same_questions(tools, tmp_path):
     shell, env = str(shutil.which("sh", path=path)), {"PATH": path, "HOME": str(tmp_path)}
 
     def run(script_text: str) -> Answer:
-        words = [shell, "-c", f"set -eu; umask 022; ROOT={shlex.quote(str(tmp_path))}\n{script_text}"]
-        done = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
-        assert not done.stderr
-        return Answer(done.stdout, TOKEN, "here")
+        command = [shell, "-c", f"set -eu; umask 022; ROOT={shlex.quote(str(tmp_path))}\n{script_text}"]
+        completed = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+        assert not completed.stderr
+        return Answer(completed.stdout, TOKEN, "here")
 
-    answer, whole = run(script.facts(TOKEN)), run(f"set +eu\n{text(str(tmp_path))}")
+    answer, full_answer = run(script.facts(TOKEN)), run(f"set +eu\n{text(str(tmp_path))}")
     for key in ("system", "machine", "kernel", "bits", "libc", "android", "cpus", "memory", "lacks", "root"):
-        assert answer.texts(key) == whole.texts(key), key
-    assert (len(answer.cpus), answer.cpus[0]) == (1, whole.cpus[0])
+        assert answer.texts(key) == full_answer.texts(key), key
+    assert (len(answer.cpus), answer.cpus[0]) == (1, full_answer.cpus[0])
     assert not answer.has("thermal")
 
 
@@ -170,19 +175,19 @@ def test_the_first_cpu_of_each_kernel(tools, cpuinfo, cpu, features, tmp_path):
     path = str(tools(tmp_path / "bin")) if tools else os.environ["PATH"]
     (tmp_path / "cpuinfo").write_text(cpuinfo)
     script_text = script.facts(TOKEN).replace("/proc/cpuinfo", str(tmp_path / "cpuinfo"))
-    words = [str(shutil.which("sh", path=path)), "-c", f"ROOT=/\n{script_text}"]
-    done = subprocess.run(words, env={"PATH": path}, capture_output=True, text=True, check=True)
-    facts = read_facts(Answer(done.stdout, TOKEN, "here"), "here")
+    command = [str(shutil.which("sh", path=path)), "-c", f"ROOT=/\n{script_text}"]
+    completed = subprocess.run(command, env={"PATH": path}, capture_output=True, text=True, check=True)
+    facts = read_facts(Answer(completed.stdout, TOKEN, "here"), "here")
     assert (facts.cpu, facts.cpu_features) == (cpu, features)
 
 
 def test_cpus_are_not_the_threads_of_openmp(tmp_path):
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "OMP_NUM_THREADS": "99", "OMP_THREAD_LIMIT": "98"}
-    done = subprocess.run(
+    completed = subprocess.run(
         ["/bin/sh", "-c", f"ROOT=/tmp\n{script.facts(TOKEN)}"],
         env=environment,
         capture_output=True,
         text=True,
         check=True,
     )
-    assert Answer(done.stdout, TOKEN, "here").number("cpus") == len(os.sched_getaffinity(0))
+    assert Answer(completed.stdout, TOKEN, "here").number("cpus") == len(os.sched_getaffinity(0))

@@ -33,9 +33,11 @@ def test_other_addresses_are_of_ssh(host):
 
 
 def test_devices_in_a_network_are_told_from_others():
-    told = {one: client.is_network(one) for one in ("10.0.0.7:5555", "phone.lan:5555", "[fe80::1%eth0]:5555")}
-    assert all(told.values()), told
-    others = {one: client.is_network(one) for one in ("R58M", "emulator-5554", "usb:1-4", "usb:5", "")}
+    network_devices = {
+        address: client.is_network(address) for address in ("10.0.0.7:5555", "phone.lan:5555", "[fe80::1%eth0]:5555")
+    }
+    assert all(network_devices.values()), network_devices
+    others = {address: client.is_network(address) for address in ("R58M", "emulator-5554", "usb:1-4", "usb:5", "")}
     assert not any(others.values()), others
 
 
@@ -47,9 +49,9 @@ def test_addresses_in_a_network_have_more_than_one_spelling():
 
 
 def test_a_missing_port_is_noticed():
-    assert all(client.lacks_port(one) for one in ("10.0.0.7", "phone.lan", "[fe80::1]"))
+    assert all(client.lacks_port(address) for address in ("10.0.0.7", "phone.lan", "[fe80::1]"))
     others = ("10.0.0.7:5555", "R58M123456", "usb:1-4.2", "adb-1A-b._adb-tls._tcp", "")
-    assert not any(client.lacks_port(one) for one in others)
+    assert not any(client.lacks_port(address) for address in others)
 
 
 def test_options_of_ssh_are_named():

@@ -11,8 +11,8 @@ def outcome(script, token, *, held=False):
     lost = []
     channel = AdbChannel(["sh", "-c", script], token, lost.append, print, held=held)
     out = err = b""
-    while any(parts := channel.receive(20)):
-        out, err = out + parts[0], err + parts[1]
+    while any(output := channel.receive(20)):
+        out, err = out + output[0], err + output[1]
     channel.wait(20)
     channel.close()
     return out, err, channel.code, lost

@@ -12,7 +12,7 @@ from toolchain.shell.adb.client import Attached
 
 
 @pytest.fixture
-def says(tmp_path, monkeypatch):
+def fake_adb(tmp_path, monkeypatch):
     """Return a function that makes a client which says something, and ends with a code."""
 
     def make(text, code=0):
@@ -35,42 +35,42 @@ def test_a_list_steers_no_terminal():
     assert client.parse_devices("a\x1b[2J\tdevice\n") == (Attached("a\\x1b[2J", "device"),)
 
 
-def test_a_login_without_rights_is_told_how_to_get_them(says):
+def test_a_login_without_rights_is_told_how_to_get_them(fake_adb):
     state = "no permissions (user in plugdev group; are your udev rules wrong?); see [http://developer.android.com]"
     with pytest.raises(DeviceError, match="may not access the USB device adb:R58M") as caught:
-        client.find(says(f"List of devices attached\nR58M\t{state}"), "R58M")
+        client.find(fake_adb(f"List of devices attached\nR58M\t{state}"), "R58M")
     assert state in caught.value.details
     assert "plugdev" in caught.value.hint
 
 
 @pytest.mark.parametrize("state", ["recovery", "sideload", "bootloader"])
-def test_a_device_that_does_not_run_android(says, state):
+def test_a_device_that_does_not_run_android(fake_adb, state):
     with pytest.raises(DeviceError, match=f"not running Android: its state is {state}") as caught:
-        client.find(says(f"List of devices attached\nR58M\t{state}"), "")
+        client.find(fake_adb(f"List of devices attached\nR58M\t{state}"), "")
     assert "adb -s R58M reboot" in caught.value.hint
 
 
-def test_a_serial_that_no_command_may_have_is_refused(says):
+def test_a_serial_that_no_command_may_have_is_refused(fake_adb):
     with pytest.raises(InputError, match="is not a valid adb address"):
-        client.find(says("List of devices attached\n-x;reboot\tdevice"), "")
+        client.find(fake_adb("List of devices attached\n-x;reboot\tdevice"), "")
 
 
-def test_a_device_is_found_by_another_spelling_of_its_address(says):
-    found = client.find(says("List of devices attached\nphone.lan:5555\tdevice"), "Phone.LAN:05555")
-    assert found.serial == "phone.lan:5555"
+def test_a_device_is_found_by_another_spelling_of_its_address(fake_adb):
+    attached = client.find(fake_adb("List of devices attached\nphone.lan:5555\tdevice"), "Phone.LAN:05555")
+    assert attached.serial == "phone.lan:5555"
 
 
-def test_who_was_asked_is_told(says, monkeypatch):
+def test_who_was_asked_is_told(fake_adb, monkeypatch):
     monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", "5099")
     monkeypatch.delenv("ADB_SERVER_SOCKET", raising=False)
-    path = says("List of devices attached")
+    path = fake_adb("List of devices attached")
     with pytest.raises(DeviceError, match="has no device R58M") as caught:
         client.find(path, "R58M")
     assert f"asked by {path}, of the server at tcp:localhost:5099" in caught.value.details
 
 
-def test_features_that_are_not_told_are_no_old_device(says, tmp_path):
-    path = says("")
+def test_features_that_are_not_told_are_no_old_device(fake_adb, tmp_path):
+    path = fake_adb("")
     (tmp_path / "adb").write_text(
         "#!/bin/sh\ncase $1 in devices) printf 'R58M\\tdevice\\n';; *) echo error: closed >&2; exit 1;; esac\n"
     )
@@ -79,14 +79,14 @@ def test_features_that_are_not_told_are_no_old_device(says, tmp_path):
     assert "error: closed" in caught.value.details
 
 
-def test_a_server_that_does_not_start(says):
+def test_a_server_that_does_not_start(fake_adb):
     with pytest.raises(DeviceError, match="cannot be reached or started") as caught:
-        client.devices(says("error: cannot connect to daemon", 1))
+        client.devices(fake_adb("error: cannot connect to daemon", 1))
     assert "cannot connect to daemon" in caught.value.details
 
 
-def test_a_server_that_never_answers(says, monkeypatch, tmp_path):
-    path = says("")
+def test_a_server_that_never_answers(fake_adb, monkeypatch, tmp_path):
+    path = fake_adb("")
     (tmp_path / "adb").write_text("#!/bin/sh\nsleep 100\n")
     monkeypatch.setattr(client, "_ANSWER_S", 0.3)
     with pytest.raises(DeviceError, match="cannot be reached or started") as caught:
@@ -94,8 +94,8 @@ def test_a_server_that_never_answers(says, monkeypatch, tmp_path):
     assert "did not finish" in caught.value.details
 
 
-def test_the_environments_serial_is_checked_too(says, monkeypatch):
-    path = says("List of devices attached")
+def test_the_environments_serial_is_checked_too(fake_adb, monkeypatch):
+    path = fake_adb("List of devices attached")
     monkeypatch.setenv("ANDROID_SERIAL", "-d")
     with pytest.raises(InputError, match="ANDROID_SERIAL in the environment"):
         client.find(path, "")
@@ -108,9 +108,9 @@ def test_no_client(monkeypatch):
     assert "apt-get install adb" in caught.value.hint
 
 
-def test_the_version(says):
-    assert client.version(says("Android Debug Bridge version 1.0.41\nVersion 29.0.6-debian")) == "29.0.6-debian"
-    assert client.version(says("something else")) == ""
+def test_the_version(fake_adb):
+    assert client.version(fake_adb("Android Debug Bridge version 1.0.41\nVersion 29.0.6-debian")) == "29.0.6-debian"
+    assert client.version(fake_adb("something else")) == ""
 
 
 @pytest.mark.parametrize(

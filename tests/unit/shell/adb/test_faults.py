@@ -31,8 +31,8 @@ def test_states(serial, state, cause, command):
 
 
 def test_a_long_list_is_cut():
-    known = [Attached(f"device{number}", "device") for number in range(50)]
-    fault = client.unnamed(known)
+    attached = [Attached(f"device{number}", "device") for number in range(50)]
+    fault = client.unnamed(attached)
     assert fault.message.startswith("50 devices are attached")
     assert len(fault.details.splitlines()) == 21
     assert "adb:device0" in fault.hint

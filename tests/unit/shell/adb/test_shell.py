@@ -29,8 +29,8 @@ def device(variables, tmp_path, monkeypatch):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("ANDROID_SERIAL", raising=False)
-    with adbd.attached(tmp_path / "device") as found:
-        yield found
+    with adbd.attached(tmp_path / "device") as attached:
+        yield attached
 
 
 @pytest.fixture
@@ -67,11 +67,11 @@ def test_a_command_has_no_input(shell):
 def test_files_go_there_and_back_whole(shell, tmp_path):
     data = os.urandom(2_000_000) + b"\n~.\r\n\0"
     (tmp_path / "here").write_bytes(data)
-    there = tmp_path / "it's there"
-    there.write_bytes(data[:1000])
-    shell.push(tmp_path / "here", str(there), offset=1000)
-    assert there.read_bytes() == data
-    shell.pull(str(there), tmp_path / "back", max_bytes=len(data))
+    target = tmp_path / "it's there"
+    target.write_bytes(data[:1000])
+    shell.push(tmp_path / "here", str(target), offset=1000)
+    assert target.read_bytes() == data
+    shell.pull(str(target), tmp_path / "back", max_bytes=len(data))
     assert (tmp_path / "back").read_bytes() == data
     assert shell.bytes_sent >= len(data) - 1000
     assert shell.bytes_received >= len(data)
@@ -90,11 +90,11 @@ def test_a_stream_carries_bytes_both_ways(shell):
         data = os.urandom(300_000)
         writer = threading.Thread(target=sock.sendall, args=(data,))
         writer.start()
-        seen = bytearray()
-        while len(seen) < len(data):
-            seen += sock.recv(1 << 16)
+        received = bytearray()
+        while len(received) < len(data):
+            received += sock.recv(1 << 16)
         writer.join()
-    assert bytes(seen) == data
+    assert bytes(received) == data
 
 
 def test_a_process_talks_in_lines_and_ends_with_its_code(shell):
@@ -153,18 +153,18 @@ def test_a_transfer_that_stalls_leaves_nothing(shell, tmp_path):
     with pytest.raises(DeviceError):
         shell.push(tmp_path / "source", str(tmp_path / "pipe"))
     deadline = time.monotonic() + 15
-    while (left := users_of(tmp_path / "pipe")) and time.monotonic() < deadline:
+    while (users := users_of(tmp_path / "pipe")) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not left
+    assert not users
 
 
 def users_of(path):
     """Return the processes that have a path in their command line."""
-    found = []
-    for words in Path("/proc").glob("[0-9]*/cmdline"):
+    pids = []
+    for command_file in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
-            found += [words.parent.name] if str(path).encode() in words.read_bytes() else []
-    return found
+            pids += [command_file.parent.name] if str(path).encode() in command_file.read_bytes() else []
+    return pids
 
 
 def test_a_client_that_vanishes_is_named(shell, monkeypatch):
@@ -177,14 +177,14 @@ def test_a_client_that_vanishes_is_named(shell, monkeypatch):
 
 def test_nothing_outlives_who_started_it(device, tmp_path):
     """Killed, it closes nothing; its client is left, whose input ends."""
-    words = f"""
+    script = f"""
 import sys
 from toolchain.shell import open_shell
 process = open_shell({device.host!r}).start("echo $$; exec sleep 1000")
 print(process.readline(20), end="", flush=True)
 sys.stdin.read()
 """
-    owner = subprocess.Popen([sys.executable, "-c", words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    owner = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     running = Path("/proc") / owner.stdout.readline().strip()
     assert running.exists()
     owner.kill()
