@@ -172,9 +172,9 @@ def long_functions(tree: ast.AST, most: int) -> list[str]:
 
 
 def python(code: str, *argv: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    completed = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout
 
 
 # --- who imports whom ------------------------------------------------------------------------------------------
@@ -183,8 +183,8 @@ def python(code: str, *argv: str) -> str:
 def test_the_contracts_hold():
     """The order of the rooms stands in pyproject.toml."""
     words = [Path(sys.executable).with_name("lint-imports"), "--no-logo", "--no-cache"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    completed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stdout
 
 
 def test_an_underscored_module_is_nobody_elses():

@@ -82,8 +82,8 @@ def swallow(number=signal.SIGINT):
 @pytest.mark.parametrize("where", PLACES)
 def test_what_cannot_be_raised_comes_again(where, number, said):
     script = SCRIPT.format(where=where, number=int(number))
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert (found.stdout.strip(), found.stderr) == (said, "")
+    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert (completed.stdout.strip(), completed.stderr) == (said, "")
 
 
 @pytest.mark.usefixtures("listening")
@@ -161,5 +161,5 @@ def test_who_ignores_the_signal_goes_on_doing_so():
         "import signal; from toolchain import interrupts; signal.signal(signal.SIGINT, signal.SIG_IGN);"
         "interrupts.listen(); signal.raise_signal(signal.SIGINT); print('went on')"
     )
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert found.stdout == "went on\n"
+    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert completed.stdout == "went on\n"

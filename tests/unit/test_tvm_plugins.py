@@ -37,9 +37,9 @@ def was_loaded(path):
 def import_tvm(**env):
     """Import TVM in a process of its own, as everybody does."""
     argv = [sys.executable, "-W", "always", "-c", "import tvm; print(tvm.__version__)"]
-    done = subprocess.run(argv, env={**os.environ, **env}, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done
+    completed = subprocess.run(argv, env={**os.environ, **env}, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr
+    return completed
 
 
 def test_tvm_knows_of_them():
@@ -96,5 +96,5 @@ except BaseException as fault:
 
 
 def test_an_interrupt_stays_one_on_its_way_through_the_compiler():
-    done = subprocess.run([sys.executable, "-c", CALLBACK], capture_output=True, text=True, check=True)
-    assert done.stdout == "KeyboardInterrupt SIGTERM\n"
+    completed = subprocess.run([sys.executable, "-c", CALLBACK], capture_output=True, text=True, check=True)
+    assert completed.stdout == "KeyboardInterrupt SIGTERM\n"

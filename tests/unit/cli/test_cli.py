@@ -50,5 +50,5 @@ main()
 
 
 def test_an_interrupt_in_a_destructor_is_not_lost():
-    done = subprocess.run([sys.executable, "-c", DESTRUCTOR], capture_output=True, text=True, timeout=50, check=False)
-    assert (done.returncode, done.stderr.split()) == (130, ["interrupted"])
+    completed = subprocess.run([sys.executable, "-c", DESTRUCTOR], capture_output=True, text=True, timeout=50, check=False)
+    assert (completed.returncode, completed.stderr.split()) == (130, ["interrupted"])

@@ -53,26 +53,26 @@ def test_all_images_are_built_or_the_named_ones(names, monkeypatch):
         return BuiltImage(name, f"edge-toolchain/{name}:1", "sha256:01", 0, 0.0)
 
     monkeypatch.setattr(images, "build", build)
-    seen = done("containers", "build", *names, "--no-cache")
+    result = done("containers", "build", *names, "--no-cache")
     expected = names or images.names()
     assert asked == [(name, False) for name in expected]
-    assert seen.out.splitlines() == [f"edge-toolchain/{name}:1: sha256:01" for name in expected]
-    assert seen.err.splitlines() == [f"building {name}" for name in expected]
+    assert result.out.splitlines() == [f"edge-toolchain/{name}:1: sha256:01" for name in expected]
+    assert result.err.splitlines() == [f"building {name}" for name in expected]
 
 
 def test_a_check_that_fails_is_a_verification_error(monkeypatch):
     passed = Outcome("compiles", "", "an object file", "", passed=True)
     found = {"pynq": (passed, Outcome("no network", "", "it answers", "", passed=False))}
     monkeypatch.setattr(images, "check", lambda name: found[name])
-    seen = toolchain("containers", "check", "pynq")
-    assert seen.code == 5
-    assert seen.out.splitlines()[1].split() == ["pynq", "compiles", "an", "object", "file"]
+    result = toolchain("containers", "check", "pynq")
+    assert result.code == 5
+    assert result.out.splitlines()[1].split() == ["pynq", "compiles", "an", "object", "file"]
     assert (
         "error: 1 check(s) failed (exit code 5)\n  pynq: no network: it answers\nhint: toolchain containers build"
-        in seen.err
+        in result.err
     )
-    seen = toolchain("containers", "check", "pynq", "--json")
-    assert json.loads(seen.out)["pynq"] == [
+    result = toolchain("containers", "check", "pynq", "--json")
+    assert json.loads(result.out)["pynq"] == [
         {"what": "compiles", "passed": True, "seen": "an object file"},
         {"what": "no network", "passed": False, "seen": "it answers"},
     ]

@@ -122,9 +122,9 @@ def test_virtual_boards_that_are_not_served():
 
 
 def test_a_farm_that_does_not_exist(lab):
-    seen = toolchain("farm", "status", "--json")
-    assert (seen.code, json.loads(seen.out)) == (0, {"boards": [], "queue": [], "virtual": []})
-    assert "farm up" in seen.err
+    result = toolchain("farm", "status", "--json")
+    assert (result.code, json.loads(result.out)) == (0, {"boards": [], "queue": [], "virtual": []})
+    assert "farm up" in result.err
     assert toolchain("farm", "down").code == 0
     assert json.loads(toolchain("farm", "down", "--json").out) == []
     assert not (lab / "cache").exists()
@@ -146,12 +146,12 @@ def test_a_farm_that_does_not_exist(lab):
     ],
 )
 def test_refusals(words, code, message):
-    seen = toolchain("farm", *words)
-    assert (seen.code, message in seen.err) == (code, True), seen.err
+    result = toolchain("farm", *words)
+    assert (result.code, message in result.err) == (code, True), result.err
 
 
 def test_a_device_that_is_this_machine(lab):
     (lab / "devices.toml").write_text('[devices.here]\nboard = "local"\nhost = "local"\n')
     for words in ([], ["here"]):
-        seen = toolchain("farm", "up", *words)
-        assert (seen.code, "here is this machine" in seen.err) == (2, True), seen.err
+        result = toolchain("farm", "up", *words)
+        assert (result.code, "here is this machine" in result.err) == (2, True), result.err

@@ -85,9 +85,9 @@ def test_a_required_option_that_is_left_out_is_missed(words):
     arguments = ["1" for one in command.params if isinstance(one, click.Argument) and one.required]
     for option in required:
         given = [word for other in required if other is not option for word in (other.opts[0], "1")]
-        seen = toolchain(*words, *arguments, *given)
-        assert seen.code == 2
-        assert seen.err.startswith(f"error: missing option '{option.opts[0]}'"), seen.err
+        result = toolchain(*words, *arguments, *given)
+        assert result.code == 2
+        assert result.err.startswith(f"error: missing option '{option.opts[0]}'"), result.err
 
 
 def test_these_commands_have_options_that_are_required():
@@ -114,9 +114,9 @@ def test_no_path_that_is_left_out_is_the_current_folder(words):
     ],
 )
 def test_clicks_errors_look_like_ours(words, message, hint):
-    seen = toolchain(*words.split())
-    first, second, *_ = seen.err.splitlines()
-    assert (seen.code, first) == (2, f"error: {message} (exit code 2)")
+    result = toolchain(*words.split())
+    first, second, *_ = result.err.splitlines()
+    assert (result.code, first) == (2, f"error: {message} (exit code 2)")
     assert second.startswith("hint: ")
     assert hint in second
-    assert "Usage" not in seen.err
+    assert "Usage" not in result.err

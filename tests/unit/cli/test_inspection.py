@@ -24,8 +24,8 @@ def test_a_package_shows_its_parts(tiny, tmp_path):
 
 
 def test_what_is_no_package_is_told(tmp_path):
-    seen = toolchain("inspect", "package", tmp_path)
-    assert (seen.code, "is not a bundle" in seen.err) == (2, True)
+    result = toolchain("inspect", "package", tmp_path)
+    assert (result.code, "is not a bundle" in result.err) == (2, True)
 
 
 def test_a_model_is_inspected():

@@ -21,11 +21,11 @@ def device(tmp_path_factory, tiny):
 
 def test_the_current_release(device, tmp_path):
     words = ["--root", device, "--runs", 30, "--threads", 1]
-    seen = done(
+    result = done(
         "profile", *words, "--json", tmp_path / "p.json", "--html", tmp_path / "p.html", "--trace", tmp_path / "t"
     )
     found = json.loads((tmp_path / "p.json").read_text())
-    assert "KERNEL" in seen.out
+    assert "KERNEL" in result.out
     assert (found["schema_version"], found["runs"], found["other_runs"]) == (1, 30, 0)
     kernels = [row for row in found["rows"] if row["place"]]
     assert [row["place"] for row in kernels] == list(range(1, len(kernels) + 1))
@@ -83,7 +83,7 @@ def test_a_page_that_nobody_asked_for_is_not_made(device, monkeypatch):
 )
 def test_what_cannot_be_is_told(device, words, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    seen = toolchain("profile", *words, "--root", device)
-    assert seen.code == 2
-    assert said in seen.err
+    result = toolchain("profile", *words, "--root", device)
+    assert result.code == 2
+    assert said in result.err
     assert not list((device / "run").iterdir())

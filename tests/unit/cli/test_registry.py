@@ -56,13 +56,13 @@ def test_a_pull_names_what_it_pulled(tiny, server, tmp_path):
 
 
 def test_what_is_in_no_registry_takes_no_options_of_one(tiny):
-    seen = toolchain("deploy", tiny.folder, "--username", "ann")
-    assert (seen.code, "only for packages in a registry" in seen.err) == (2, True)
+    result = toolchain("deploy", tiny.folder, "--username", "ann")
+    assert (result.code, "only for packages in a registry" in result.err) == (2, True)
 
 
 def test_an_address_is_looked_at_before_the_device():
-    seen = toolchain("deploy", "oci://host/X:1", "--board", "x86_64", "--host", "me@127.0.0.1:1")
-    assert (seen.code, "is not a valid address of a package" in seen.err, "cannot be reached" in seen.err) == (
+    result = toolchain("deploy", "oci://host/X:1", "--board", "x86_64", "--host", "me@127.0.0.1:1")
+    assert (result.code, "is not a valid address of a package" in result.err, "cannot be reached" in result.err) == (
         2,
         True,
         False,

@@ -34,10 +34,10 @@ def reference(tiny):
 
 def test_one_sample(device, reference, tmp_path):
     np.savez(tmp_path / "x.npz", **reference.inputs)
-    seen = done("run", "--root", device, "--input", tmp_path / "x.npz", "-o", tmp_path / "y.npz")
+    result = done("run", "--root", device, "--input", tmp_path / "x.npz", "-o", tmp_path / "y.npz")
     with np.load(tmp_path / "y.npz") as found:
         np.testing.assert_allclose(found["y"], reference.outputs["y"], rtol=1e-4)
-    assert "y 1x4 float32 in" in seen.out
+    assert "y 1x4 float32 in" in result.out
 
 
 def test_many_samples(device, tiny, reference, tmp_path):
@@ -142,8 +142,8 @@ def test_it_needs_no_compiler_and_no_reference(device, tmp_path):
     code = f"""import sys; from toolchain.cli import main; sys.argv = ["toolchain", *{words!r}]
 try: main()
 finally: print(sorted({{"tvm", "onnx", "onnxruntime"}} & set(sys.modules)))"""
-    seen = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert seen.stdout.splitlines()[-1] == "[]"
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert completed.stdout.splitlines()[-1] == "[]"
 
 
 # --- many samples of a deploy ---
@@ -172,9 +172,9 @@ def test_a_package_carries_the_samples_that_it_was_built_with(model, tmp_path):
     assert json.loads(done(*words, "--samples", 6).out)["fidelity"]["samples"] == 6
     assert json.loads(done(*words).out)["fidelity"] is None
     shutil.rmtree(tmp_path / "root")
-    seen = toolchain(*words, "--samples", 7)
-    assert seen.code == 2
-    assert "--samples 7 is more than the reference of dense has: 6" in seen.err
+    result = toolchain(*words, "--samples", 7)
+    assert result.code == 2
+    assert "--samples 7 is more than the reference of dense has: 6" in result.err
     assert not (tmp_path / "root" / "blobs").exists()
 
 

@@ -29,10 +29,10 @@ def asked(monkeypatch):
 
 
 def test_the_first_failures_code(asked):
-    seen = toolchain("survey", "--board", "rk3399", "--host", "me@10.0.0.7")
-    assert seen.code == 4
-    assert "| hardware |  | FAILED (4)" in seen.out
-    assert "error: it is gone" in seen.err
+    result = toolchain("survey", "--board", "rk3399", "--host", "me@10.0.0.7")
+    assert result.code == 4
+    assert "| hardware |  | FAILED (4)" in result.out
+    assert "error: it is gone" in result.err
     wanted, folder = asked[0]
     assert (wanted.networks, wanted.budget_s, folder) == (survey.NETWORKS, 10.0, Path("survey-rk3399"))
     assert (wanted.boards.host, wanted.boards.purpose) == ("me@10.0.0.7", "tune survey")
@@ -40,9 +40,9 @@ def test_the_first_failures_code(asked):
 
 def test_what_a_command_line_changes(asked, tmp_path):
     words = ["survey", "mlp", "--budget", 2, "-o", tmp_path / "out", "--toolchain", "host", "--json"]
-    seen = toolchain(*words)
-    assert seen.code == 0, seen.err
-    assert [one["step"] for one in json.loads(seen.out)["steps"]] == ["device"]
+    result = toolchain(*words)
+    assert result.code == 0, result.err
+    assert [one["step"] for one in json.loads(result.out)["steps"]] == ["device"]
     wanted, folder = asked[0]
     assert (wanted.networks, wanted.budget_s, wanted.toolchain, folder) == (("mlp",), 2.0, "host", tmp_path / "out")
 

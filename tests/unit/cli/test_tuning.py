@@ -30,8 +30,8 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_tasks_are_listed():
-    seen = toolchain("tasks", "mlp")
-    lines = seen.out.splitlines()
+    result = toolchain("tasks", "mlp")
+    lines = result.out.splitlines()
     assert lines[0].split() == ["ID", "TASK", "OPERATOR", "SHAPE", "WEIGHT", "GFLOPs"]
     assert [line.split()[2] for line in lines[1:6]] == ["reshape", "dense", "dense", "dense", "softmax"]
     assert "1x784, 128x784, 128 -> 1x128" in lines[2]
@@ -39,8 +39,8 @@ def test_tasks_are_listed():
 
 
 def test_tasks_as_json():
-    seen = toolchain("tasks", "mlp", "--board", "rpi4", "--json")
-    found = json.loads(seen.out)
+    result = toolchain("tasks", "mlp", "--board", "rpi4", "--json")
+    found = json.loads(result.out)
     assert [one["id"] for one in found] == list(range(5))
     first = found[1]
     assert set(first) == {"id", "name", "operator", "shape", "weight", "gflop", "workload", "args"}
@@ -90,39 +90,39 @@ QUICK = ("tune", "mlp", "--op", "dense", "--trials", 1)
     ],
 )
 def test_wrong_inputs(words, cause, hint):
-    seen = toolchain(*words)
-    assert (seen.code, cause in seen.err, hint in seen.err) == (2, True, True), seen.err
-    assert seen.out == ""
-    assert "Traceback" not in seen.err
+    result = toolchain(*words)
+    assert (result.code, cause in result.err, hint in result.err) == (2, True, True), result.err
+    assert result.out == ""
+    assert "Traceback" not in result.err
 
 
 @pytest.mark.parametrize("content", ["notes\n", '{"a": 1}\n'])
 def test_a_file_that_is_no_file_of_records(folder, content):
     path = folder / "notes.txt"
     path.write_text(content)
-    seen = toolchain(*QUICK, "--toolchain", "host", "--records", path)
-    assert (seen.code, "notes.txt" in seen.err, "hint: " in seen.err) == (2, True, True), seen.err
+    result = toolchain(*QUICK, "--toolchain", "host", "--records", path)
+    assert (result.code, "notes.txt" in result.err, "hint: " in result.err) == (2, True, True), result.err
     assert path.read_text() == content, "it is somebody's"
 
 
 def test_records_where_nothing_can_be_written(folder):
     (folder / "file").write_text("")
-    seen = toolchain(*QUICK, "--toolchain", "host", "--records", folder / "file" / "r.jsonl")
-    assert (seen.code, "file" in seen.err) == (2, True), seen.err
+    result = toolchain(*QUICK, "--toolchain", "host", "--records", folder / "file" / "r.jsonl")
+    assert (result.code, "file" in result.err) == (2, True), result.err
 
 
 @pytest.mark.parametrize("place", ["none/page.html", "folder"])
 def test_a_report_that_cannot_be_written_is_told_before_the_first_trial(folder, place):
     (folder / "folder").mkdir()
-    seen = toolchain(*QUICK, "--html", folder / place)
-    assert (seen.code, f"cannot write {folder / place}" in seen.err, "hint: " in seen.err) == (2, True, True), seen.err
-    assert "importing" not in seen.err
+    result = toolchain(*QUICK, "--html", folder / place)
+    assert (result.code, f"cannot write {folder / place}" in result.err, "hint: " in result.err) == (2, True, True), result.err
+    assert "importing" not in result.err
 
 
 def test_a_page_of_others_is_left_alone(folder):
     (folder / "index.html").write_text("<!DOCTYPE html><title>mine</title>")
-    seen = toolchain(*QUICK, "--html", folder / "index.html")
-    assert (seen.code, "something other than a page" in seen.err, "importing" in seen.err) == (2, True, False)
+    result = toolchain(*QUICK, "--html", folder / "index.html")
+    assert (result.code, "something other than a page" in result.err, "importing" in result.err) == (2, True, False)
     assert (folder / "index.html").read_text() == "<!DOCTYPE html><title>mine</title>"
 
 
@@ -163,44 +163,44 @@ def test_help_waits_for_nothing_heavy(command):
         "try: toolchain.cli.main()\n"
         "except SystemExit as end: print('exit', end.code, sorted({m.split('.')[0] for m in sys.modules}))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, command, "--help"], capture_output=True, text=True, check=True)
-    assert f"Usage: toolchain {command}" in done.stdout
-    assert "exit 0" in done.stdout
-    assert not [name for name in ("numpy", "onnx", "tvm", "tvm_ffi", "paramiko") if f"'{name}'" in done.stdout]
+    completed = subprocess.run([sys.executable, "-c", code, command, "--help"], capture_output=True, text=True, check=True)
+    assert f"Usage: toolchain {command}" in completed.stdout
+    assert "exit 0" in completed.stdout
+    assert not [name for name in ("numpy", "onnx", "tvm", "tvm_ffi", "paramiko") if f"'{name}'" in completed.stdout]
 
 
 @pytest.mark.parametrize("command", ["build", "tasks"])
 def test_half_precision_is_not_for_x86_cpus(command, folder):
     output = ("-o", folder / "bundle") if command == "build" else ()
-    seen = toolchain(command, "mlp", "--board", "x86_64", "--float16", *output)
-    assert seen.code == 2
-    assert "board x86_64 does not compute in half precision" in seen.err
+    result = toolchain(command, "mlp", "--board", "x86_64", "--float16", *output)
+    assert result.code == 2
+    assert "board x86_64 does not compute in half precision" in result.err
 
 
 @pytest.mark.parametrize("command", ["build", "tasks"])
 @pytest.mark.parametrize("name", ["rpi4", "rk3399", "vta-sim"])
 def test_bfloat16_is_for_x86_alone(command, name, folder):
     output = ("-o", folder / "bundle") if command == "build" else ()
-    seen = toolchain(command, "mlp", "--board", name, "--bfloat16", *output)
-    assert seen.code == 2
-    assert f"board {name} does not compute in bfloat16" in seen.err
-    assert "leave --bfloat16 out" in seen.err
-    assert "importing" not in seen.err, "it is told first"
+    result = toolchain(command, "mlp", "--board", name, "--bfloat16", *output)
+    assert result.code == 2
+    assert f"board {name} does not compute in bfloat16" in result.err
+    assert "leave --bfloat16 out" in result.err
+    assert "importing" not in result.err, "it is told first"
     assert not (folder / "bundle").exists()
 
 
 def test_a_template_that_a_board_does_not_have():
-    seen = toolchain("tasks", "mlp", "--board", "rk3399", "--without", "direct")
-    assert seen.code == 2
-    assert "templates: winograd" in seen.err
+    result = toolchain("tasks", "mlp", "--board", "rk3399", "--without", "direct")
+    assert result.code == 2
+    assert "templates: winograd" in result.err
 
 
 @pytest.mark.parametrize("command", ["build", "tasks"])
 @pytest.mark.parametrize("name", ["vta-sim", "pynq-z1"])
 def test_half_precision_is_not_for_int8_accelerators(command, name, folder):
     output = ("-o", folder / "bundle", "--toolchain", "host") if command == "build" else ()
-    seen = toolchain(command, "mlp", "--board", name, "--float16", *output)
-    assert seen.code == 2
-    assert f"the accelerator of {name} computes in int8" in seen.err
-    assert "leave --float16 out" in seen.err
-    assert "importing" not in seen.err, "it is told first"
+    result = toolchain(command, "mlp", "--board", name, "--float16", *output)
+    assert result.code == 2
+    assert f"the accelerator of {name} computes in int8" in result.err
+    assert "leave --float16 out" in result.err
+    assert "importing" not in result.err, "it is told first"

@@ -45,15 +45,15 @@ def old(tmp_path) -> Path:
 
 
 def done(*words: object) -> str:
-    seen = toolchain("vta", *words)
-    assert seen.code == 0, seen.err
-    return seen.out
+    result = toolchain("vta", *words)
+    assert result.code == 0, result.err
+    return result.out
 
 
 def failed(*words: object) -> str:
-    seen = toolchain("vta", *words)
-    assert (seen.code, seen.out) == (2, "")
-    return seen.err
+    result = toolchain("vta", *words)
+    assert (result.code, result.out) == (2, "")
+    return result.err
 
 
 # --- disasm ----------------------------------------------------------------------------------------------------
@@ -178,8 +178,8 @@ def test_kernels_of_a_network(network, tmp_path):
 
 def test_kernels_take_what_a_build_says(network, tmp_path):
     """Kernels that are tuned as one may take different times with the buffers of their network; both count those."""
-    seen = toolchain("build", network, "--board", "vta-sim", "-o", tmp_path / "bundle")
-    assert seen.code == 0, seen.err
+    result = toolchain("build", network, "--board", "vta-sim", "-o", tmp_path / "bundle")
+    assert result.code == 0, result.err
     modelled = bundle.load(tmp_path / "bundle").manifest.modelled
     found = json.loads(done("kernels", network, "--json"))["modelled_ms"]
     assert found[modelled.model] == pytest.approx(modelled.milliseconds)
@@ -204,14 +204,14 @@ def test_kernels_of_a_record(network, tmp_path):
 
 
 def test_kernels_for_a_board_without_vta(network):
-    seen = toolchain("vta", "kernels", network, "--board", "x86_64")
-    assert (seen.code, "board x86_64 has no VTA" in seen.err) == (2, True)
+    result = toolchain("vta", "kernels", network, "--board", "x86_64")
+    assert (result.code, "board x86_64 has no VTA" in result.err) == (2, True)
 
 
 def test_kernels_into_a_folder_that_cannot_be(network, tmp_path):
     (tmp_path / "file").write_text("")
-    seen = toolchain("vta", "kernels", network, "-o", tmp_path / "file" / "streams")
-    assert (seen.code, "cannot write" in seen.err) == (2, True)
+    result = toolchain("vta", "kernels", network, "-o", tmp_path / "file" / "streams")
+    assert (result.code, "cannot write" in result.err) == (2, True)
 
 
 def test_only_the_streams_of_an_earlier_run_give_way(network, tmp_path):
@@ -222,8 +222,8 @@ def test_only_the_streams_of_an_earlier_run_give_way(network, tmp_path):
     assert not (written / "99-gone.vta").exists()
     before = {path.name: path.read_bytes() for path in written.iterdir()}
     (written / "00-mine.vta").write_text("notes")
-    seen = toolchain("vta", "kernels", network, "-o", written)
-    assert (seen.code, "something other than the streams" in seen.err, "00-mine.vta" in seen.err) == (2, True, True)
-    assert "importing" not in seen.err, "it is told first"
+    result = toolchain("vta", "kernels", network, "-o", written)
+    assert (result.code, "something other than the streams" in result.err, "00-mine.vta" in result.err) == (2, True, True)
+    assert "importing" not in result.err, "it is told first"
     (written / "00-mine.vta").unlink()
     assert {path.name: path.read_bytes() for path in written.iterdir()} == before

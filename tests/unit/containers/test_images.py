@@ -273,8 +273,8 @@ def test_an_engine_of_others(monkeypatch):
 
 def test_importing_loads_no_docker():
     code = "import sys, toolchain.containers; print([m for m in ('docker', 'requests') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert completed.stdout == "[]\n"
 
 
 # --- what there is ---------------------------------------------------------------------------------------------

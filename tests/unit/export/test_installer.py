@@ -34,8 +34,8 @@ def test_every_shell_can_read_it(made, tmp_path, shell):
     words = [shell, "sh"] if shell == "busybox" else [shell]
     for text in texts(made).values():
         (tmp_path / "script").write_bytes(text)
-        done = subprocess.run([*words, "-n", tmp_path / "script"], capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stderr) == (0, "")
+        completed = subprocess.run([*words, "-n", tmp_path / "script"], capture_output=True, text=True, check=False)
+        assert (completed.returncode, completed.stderr) == (0, "")
 
 
 def test_the_steps_are_the_texts_that_a_deploy_sends(made):
