@@ -44,14 +44,18 @@ def test_every_strange_variable_is_named():
 
 def test_the_variables_of_the_project_and_the_usual_ones_are_taken():
     ours = ["BOARD=rpi4", "HOST=pi@10.0.0.7", "MODEL=mlp", "TRIALS=3", "ARGS=--budget 1"]
-    completed = make("deploy", *ours, "SHELL=/bin/sh", "TOOLCHAIN_CACHE=/var/cache", "PIP_PROXY=x", "https_proxy=y", "-j2")
+    completed = make(
+        "deploy", *ours, "SHELL=/bin/sh", "TOOLCHAIN_CACHE=/var/cache", "PIP_PROXY=x", "https_proxy=y", "-j2"
+    )
     assert completed.returncode == 0, completed.stderr
     assert 'deploy "mlp" --board "rpi4" --host "pi@10.0.0.7" --trials "3" --budget 1' in completed.stdout
 
 
 def test_a_run_takes_an_input_and_an_output_or_other_words():
     completed = make("run", "BOARD=rpi4", "HOST=pi@10.0.0.7", "INPUT=x.npz", "OUTPUT=y.npz")
-    assert 'run --board "rpi4" --host "pi@10.0.0.7" --input "x.npz" --output "y.npz"' in completed.stdout, completed.stderr
+    assert 'run --board "rpi4" --host "pi@10.0.0.7" --input "x.npz" --output "y.npz"' in completed.stdout, (
+        completed.stderr
+    )
     pictures = make("run", "ARGS=--image in/").stdout
     assert "--board" not in pictures
     assert '--output "outputs.npz" --image in/' in pictures

@@ -33,9 +33,9 @@ def complete(tmp_path):
         "TOOLCHAIN_CACHE": str(tmp_path),
     }
 
-    def completed(*words: str) -> set[str]:
-        line = " ".join(f"'{word}'" for word in ("toolchain", *words))
-        script = f". <(toolchain completion bash)\nCOMP_WORDS=({line})\nCOMP_CWORD={len(words)}\n"
+    def completed(*arguments: str) -> set[str]:
+        line = " ".join(f"'{argument}'" for argument in ("toolchain", *arguments))
+        script = f". <(toolchain completion bash)\nCOMP_WORDS=({line})\nCOMP_CWORD={len(arguments)}\n"
         script += '_toolchain_completion toolchain\nprintf "%s\\n" "${COMPREPLY[@]}"'
         completed = subprocess.run(
             ["bash", "-c", script], cwd=tmp_path, env=variables, capture_output=True, text=True, check=True, timeout=60
@@ -71,10 +71,10 @@ def test_it_waits_for_nothing_heavy():
         "try: toolchain.cli.main()\n"
         "except SystemExit: print(sorted({m.split('.')[0] for m in sys.modules}), file=sys.stderr)\n"
     )
-    words = {"COMP_WORDS": "toolchain deploy squeeze", "COMP_CWORD": "2", "_TOOLCHAIN_COMPLETE": "bash_complete"}
+    variables = {"COMP_WORDS": "toolchain deploy squeeze", "COMP_CWORD": "2", "_TOOLCHAIN_COMPLETE": "bash_complete"}
     completed = subprocess.run(
         [sys.executable, "-c", f"import sys\nsys.argv[0] = 'toolchain'\n{code}"],
-        env={**os.environ, **words},
+        env={**os.environ, **variables},
         capture_output=True,
         text=True,
         check=True,

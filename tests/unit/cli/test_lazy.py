@@ -24,12 +24,12 @@ except SystemExit: print("\\n", json.dumps([name for name in sys.modules if name
 """
 
 
-def loaded_by(*words: str) -> set[str]:
-    """Return the modules of the command line that are imported for some words, and what takes seconds."""
-    completed = subprocess.run([sys.executable, "-c", LOADED, *words], capture_output=True, text=True, check=True)
-    found = set(json.loads(completed.stdout.splitlines()[-1]))
-    ours = {name for name in MODULES if f"toolchain.cli.{name}" in found}
-    return (ours - ALWAYS) | (found & {"tvm", "toolchain.backends"})
+def loaded_by(*arguments: str) -> set[str]:
+    """Return the modules of the command line that are imported for some arguments, and what takes seconds."""
+    completed = subprocess.run([sys.executable, "-c", LOADED, *arguments], capture_output=True, text=True, check=True)
+    modules = set(json.loads(completed.stdout.splitlines()[-1]))
+    ours = {name for name in MODULES if f"toolchain.cli.{name}" in modules}
+    return (ours - ALWAYS) | (modules & {"tvm", "toolchain.backends"})
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -57,9 +57,9 @@ def test_completing_a_command_imports_none(monkeypatch):
     for name, value in {"_TOOLCHAIN_COMPLETE": "bash_complete", "COMP_WORDS": "toolchain ", "COMP_CWORD": "1"}.items():
         monkeypatch.setenv(name, value)
     assert loaded_by() == set()
-    found = cli.shell_complete(click.Context(cli), "rec")
-    assert [(one.value, one.help[:10]) for one in found] == [("records", "Show, merg")]
-    assert "--debug" in {one.value for one in cli.shell_complete(click.Context(cli), "--")}
+    items = cli.shell_complete(click.Context(cli), "rec")
+    assert [(item.value, item.help[:10]) for item in items] == [("records", "Show, merg")]
+    assert "--debug" in {item.value for item in cli.shell_complete(click.Context(cli), "--")}
 
 
 def test_a_command_imports_what_it_is_made_of():
@@ -77,7 +77,7 @@ def test_an_unknown_command(group):
 
 
 @pytest.mark.parametrize(
-    ("words", "suggestion"),
+    ("arguments", "suggestion"),
     [
         ("depoly mlp", "deploy"),
         ("farm stauts", "status"),
@@ -85,8 +85,8 @@ def test_an_unknown_command(group):
         ("records exprot", "export"),
     ],
 )
-def test_an_unknown_command_that_is_close_to_another_one(words, suggestion):
-    result = toolchain(*words.split())
+def test_an_unknown_command_that_is_close_to_another_one(arguments, suggestion):
+    result = toolchain(*arguments.split())
     assert result.code == 2
     assert result.err.splitlines()[1] == f"hint: did you mean {suggestion}?"
 

@@ -108,29 +108,29 @@ def test_an_open_shape_can_be_set(folder, tmp_path):
     proto = int8_nets.residual()
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
     path = nets.save(proto, tmp_path)
-    asked = ["quantize", path, "--calibration", folder, "-o", tmp_path / "out.onnx"]
-    result = toolchain(*asked)
+    arguments = ["quantize", path, "--calibration", folder, "-o", tmp_path / "out.onnx"]
+    result = toolchain(*arguments)
     assert (result.code, "using a batch of 1" in result.err) == (0, True)
-    assert toolchain(*asked, "--shape", "x:2,3,14,14").code == 2
+    assert toolchain(*arguments, "--shape", "x:2,3,14,14").code == 2
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "words"),
+    ("name", "content", "message"),
     [("odd.npz", b"rubbish", "odd.npz"), ("odd.npy", b"", "odd.npy"), ("odd.jpg", b"no images", "odd.jpg")],
 )
-def test_a_bad_sample_is_named_and_nothing_is_written(file, folder, tmp_path, name, content, words):
+def test_a_bad_sample_is_named_and_nothing_is_written(file, folder, tmp_path, name, content, message):
     (folder / name).write_bytes(content)
     result = toolchain("quantize", file, "--calibration", folder)
     assert result.code == 2
-    assert words in result.err
+    assert message in result.err
     assert {path.name for path in tmp_path.iterdir()} == {"net.onnx", "samples"}
 
 
 def test_wrong_folders(file, tmp_path):
     (tmp_path / "empty").mkdir()
-    for calibration, words in (("empty", "no samples"), ("nowhere", "no folder")):
+    for calibration, message in (("empty", "no samples"), ("nowhere", "no folder")):
         result = toolchain("quantize", file, "--calibration", tmp_path / calibration)
-        assert (result.code, words in result.err) == (2, True)
+        assert (result.code, message in result.err) == (2, True)
 
 
 @pytest.mark.parametrize("option", ["-o", "--report"])
@@ -149,20 +149,20 @@ def test_the_written_model_runs(file, folder, tmp_path):
 
 
 def test_only_results_of_quantize_are_replaced(file, folder, tmp_path):
-    words = ("quantize", file, "--calibration", folder, "--samples", 2)
+    arguments = ("quantize", file, "--calibration", folder, "--samples", 2)
     before = Path(file).read_bytes()
-    result = toolchain(*words, "-o", file)
+    result = toolchain(*arguments, "-o", file)
     assert (result.code, "is the model itself" in result.err) == (2, True)
     other = tmp_path / "other.onnx"
     other.write_bytes(before)
     (tmp_path / "package.json").write_text('{"name": "webapp"}')
     for more in (["-o", other], ["--report", tmp_path / "package.json"], ["--report", other]):
-        result = toolchain(*words, *more)
+        result = toolchain(*arguments, *more)
         assert (result.code, "something other" in result.err) == (2, True), result.err
     assert (Path(file).read_bytes(), other.read_bytes()) == (before, before)
     assert (tmp_path / "package.json").read_text() == '{"name": "webapp"}'
     for _ in range(2):
-        result = toolchain(*words, "-o", tmp_path / "q.onnx", "--report", tmp_path / "q.json")
+        result = toolchain(*arguments, "-o", tmp_path / "q.onnx", "--report", tmp_path / "q.json")
         assert result.code == 0, result.err
 
 
@@ -184,21 +184,21 @@ def test_real_scales_for_a_cpu(file, folder, tmp_path):
 
 
 def test_layers_stay_float_for_a_limit(file, folder):
-    words = ("quantize", file, "--for", "cpu", "--calibration", folder)
-    plain = json.loads(toolchain(*words, "--json").out)
+    arguments = ("quantize", file, "--for", "cpu", "--calibration", folder)
+    plain = json.loads(toolchain(*arguments, "--json").out)
     limit = plain["output_snr_db"] + 1
-    result = toolchain(*words, "--min-snr", limit)
+    result = toolchain(*arguments, "--min-snr", limit)
     assert result.code == 0, result.err
     assert "COMPUTED IN" in result.out
     assert "with all layers in int8" in result.out
-    document = json.loads(toolchain(*words, "--min-snr", limit, "--json").out)
+    document = json.loads(toolchain(*arguments, "--min-snr", limit, "--json").out)
     assert document["output_snr_db"] >= limit
     assert 1 <= len(document["kept"]) < len(plain["layers"])
     assert all(layer["gives_back"] > 0 for layer in document["kept"])
 
 
 @pytest.mark.parametrize(
-    ("words", "error"),
+    ("options", "error"),
     [
         (["--for", "gpu"], "'gpu' is not one of 'cpu', 'mali', 'vta'"),
         (["--min-snr", "30"], "--min-snr is not supported with powers of two"),
@@ -220,20 +220,20 @@ def test_layers_stay_float_for_a_limit(file, folder):
         (["--for", "cpu", "--shape", "x:1,3,15,15"], "shape"),
     ],
 )
-def test_wrong_options_of_real_scales(file, folder, tmp_path, words, error):
-    result = toolchain("quantize", file, "--calibration", folder, *words)
+def test_wrong_options_of_real_scales(file, folder, tmp_path, options, error):
+    result = toolchain("quantize", file, "--calibration", folder, *options)
     assert result.code == 2
     assert error in result.err
     assert {path.name for path in tmp_path.iterdir()} == {"net.onnx", "samples"}
 
 
 def test_wrong_samples_and_models_of_real_scales(file, folder, tmp_path):
-    words = ("quantize", file, "--for", "cpu")
-    assert "ranges of its activations are not known" in toolchain(*words).err
+    arguments = ("quantize", file, "--for", "cpu")
+    assert "ranges of its activations are not known" in toolchain(*arguments).err
     (tmp_path / "empty").mkdir()
-    assert "no samples" in toolchain(*words, "--calibration", tmp_path / "empty").err
+    assert "no samples" in toolchain(*arguments, "--calibration", tmp_path / "empty").err
     np.savez(folder / "z.npz", x=np.zeros((1, 3, 15, 15), np.float32))
-    result = toolchain(*words, "--calibration", folder)
+    result = toolchain(*arguments, "--calibration", folder)
     assert (result.code, "z.npz" in result.err, "quantizing" in result.err) == (2, True, False)
     path = nets.save(qdq_nets.quantized(qdq_nets.residual(), tmp_path), tmp_path)
     result = toolchain("quantize", path, "--for", "cpu", "--calibration", "random")

@@ -20,8 +20,8 @@ from toolchain.registry import Access, Login
 
 @pytest.fixture
 def server():
-    with told(Shelf()) as found:
-        yield found
+    with told(Shelf()) as registry:
+        yield registry
 
 
 def test_a_push_names_what_it_pushed(tiny, server):
@@ -45,10 +45,10 @@ def test_a_push_names_what_it_pushed(tiny, server):
 def test_a_pull_names_what_it_pulled(tiny, server, tmp_path):
     address = f"oci://{server.host}/lab/tiny"
     done("push", tiny.folder, f"{address}:1")
-    seen = parsed("pull", f"{address}:1", "-o", tmp_path / "out")
-    assert seen["folder"] == str(tmp_path / "out")
-    assert seen["address"] == f"{address}@{seen['digest']}" == f"{address}@sha256:{tiny.digest}"
-    assert seen["manifest"]["name"] == "dense"
+    report = parsed("pull", f"{address}:1", "-o", tmp_path / "out")
+    assert report["folder"] == str(tmp_path / "out")
+    assert report["address"] == f"{address}@{report['digest']}" == f"{address}@sha256:{tiny.digest}"
+    assert report["manifest"]["name"] == "dense"
     again = done("pull", f"{address}:1", "-o", tmp_path / "out")
     assert again.out == f"{tmp_path / 'out'}: dense for local, sha256:{tiny.digest}\n"
     assert f"{address}:1 is sha256:{tiny.digest}" in again.err
@@ -94,9 +94,9 @@ def test_a_password_that_is_no_text_is_told(monkeypatch, errors):
 
 def test_a_terminal_is_asked_for_a_password(monkeypatch):
     ours, theirs = os.openpty()
-    asked = []
-    monkeypatch.setattr(click, "prompt", lambda text, **how: asked.append((text, how["hide_input"])) or "secret")
+    prompts = []
+    monkeypatch.setattr(click, "prompt", lambda text, **how: prompts.append((text, how["hide_input"])) or "secret")
     with os.fdopen(theirs) as terminal, os.fdopen(ours, "rb"):
         monkeypatch.setattr(sys, "stdin", terminal)
         assert RegistryOptions(username="ann").access().login == Login("ann", "secret")
-    assert asked == [("password of ann", True)]
+    assert prompts == [("password of ann", True)]
