@@ -43,8 +43,8 @@ def import_tvm(**env):
 
 
 def test_tvm_knows_of_them():
-    (found,) = [one for one in entry_points(group="tvm.backends") if one.name == "edge_toolchain"]
-    assert found.load() is tvm_plugins.load
+    (plugin,) = [entry for entry in entry_points(group="tvm.backends") if entry.name == "edge_toolchain"]
+    assert plugin.load() is tvm_plugins.load
 
 
 def test_each_version_of_tvm_has_its_own():
@@ -62,15 +62,15 @@ def test_an_import_of_tvm_loads_what_was_built():
 
 
 def test_a_library_of_the_users_own_is_loaded_instead(tmp_path):
-    built, own = library(tvm_plugins.folder() / "libone.so"), library(tmp_path / "own" / "libtheirs.so")
-    import_tvm(**{tvm_plugins.VARIABLE: str(own)})
-    assert was_loaded(own)
+    built, foreign = library(tvm_plugins.folder() / "libone.so"), library(tmp_path / "own" / "libtheirs.so")
+    import_tvm(**{tvm_plugins.VARIABLE: str(foreign)})
+    assert was_loaded(foreign)
     assert not was_loaded(built)
 
 
 def test_one_that_cannot_be_loaded_is_named_and_tvm_works_without(tmp_path):
-    done = import_tvm(**{tvm_plugins.VARIABLE: str(tmp_path / "missing.so")})
-    assert "missing.so" in done.stderr
+    completed = import_tvm(**{tvm_plugins.VARIABLE: str(tmp_path / "missing.so")})
+    assert "missing.so" in completed.stderr
     with pytest.raises(OSError, match=r"missing\.so"):
         load_named(tmp_path / "missing.so")
 

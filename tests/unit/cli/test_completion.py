@@ -37,10 +37,10 @@ def complete(tmp_path):
         line = " ".join(f"'{argument}'" for argument in ("toolchain", *arguments))
         script = f". <(toolchain completion bash)\nCOMP_WORDS=({line})\nCOMP_CWORD={len(arguments)}\n"
         script += '_toolchain_completion toolchain\nprintf "%s\\n" "${COMPREPLY[@]}"'
-        completed = subprocess.run(
+        process = subprocess.run(
             ["bash", "-c", script], cwd=tmp_path, env=variables, capture_output=True, text=True, check=True, timeout=60
         )
-        return set(completed.stdout.split())
+        return set(process.stdout.split())
 
     return completed
 
