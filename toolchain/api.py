@@ -23,7 +23,8 @@ from toolchain.device.lock import Owner
 from toolchain.device.waiting import Patience
 from toolchain.devices import Device, load_devices
 from toolchain.models.inputs import Source as Inputs
-from toolchain.models.request import Model, VariantShapes
+from toolchain.models.request import Model, Range, VariantShapes
+from toolchain.models.variants import with_range
 from toolchain.pipeline import preflight, rig
 from toolchain.pipeline.gate import Gate, GateSettings
 from toolchain.pipeline.rig import Release, Rig
@@ -38,6 +39,7 @@ __all__ = [
     "GateSettings",
     "Inputs",
     "Model",
+    "Range",
     "Release",
     "Rig",
     "Settings",
@@ -46,6 +48,7 @@ __all__ = [
     "connect",
     "deploy",
     "load_board",
+    "with_range",
 ]
 
 

@@ -165,6 +165,7 @@ TABLE: Mapping[str, list[tuple[str, Shown | Written | Run]]] = {
     "docs/containers.md": [
         ("toolchain containers list", Shown(DOCKER)),
         ("docker build", Shown(DOCKER)),
+        ("toolchain build mobilenet", Run(after="cmp first/manifest.json second/manifest.json")),
         ("docker/base.sh", Shown(DOCKER)),
         ("docker run", Shown(DOCKER)),
         ("toolchain containers inventory", Shown(DOCKER)),
@@ -208,7 +209,8 @@ python -c 'import numpy; numpy.savez("x.npz", x=numpy.zeros((1, 3, 224, 224), "f
         ("pre = [", Shown("test_pictures.py deploys with such a file")),
         ("edge_image image", Shown("test_pictures.py runs pictures of each format through the library")),
         ("edge_mask mask", Shown("test_pictures.py reads masks by tests/data/sdk/again.c")),
-        ("edge_image pixels", Shown("test_pictures.py runs tests/data/sdk/files.c, which decodes and crops")),
+        ("edge_crops crops", Shown("test_two_models.py runs tests/data/sdk/crops.c, which does so")),
+        ("toolchain run --board", Shown("test_two_models.py runs two models so")),
     ],
     "docs/sound.md": [
         ("toolchain deploy keywords.onnx", Shown("test_sounds.py deploys and runs a smaller model with such steps")),
@@ -251,7 +253,10 @@ toolchain build mlp --board rpi4 --without all -o old && toolchain package old -
         ("toolchain inspect kernels", MESA),
         ("toolchain build mobilenet", MESA),
     ],
-    "docs/models.md": [("error: inputs", Shown("an error; tests/unit/models/test_dimensions.py has one like it"))],
+    "docs/models.md": [
+        ("error: inputs", Shown("an error; tests/unit/models/test_dimensions.py has one like it")),
+        ("toolchain deploy encoder.onnx", Shown("tests/integration/test_any_size.py deploys an encoder like it")),
+    ],
     "docs/offline.md": [
         ("toolchain build", Run(DENSE, after="sh update/install.sh --check")),
         ("$ sh update.run", OUTPUT),
@@ -354,6 +359,7 @@ echo '{"_meta": {"hostvars": {"kitchen": {"ansible_host": "10.0.0.8", "edge_boar
         ("static void execute", Shown("it is a part of a program; tests/data/sdk/options.c has such an executor")),
         ("edge_tensor frame", Shown("it is a part of a program; tests/data/sdk/steps.c has such calls")),
         ("const int64_t sizes", Shown("it is a part of a program; tests/data/sdk/variants.c has such calls")),
+        ("const int64_t sizes", Shown("it is a part of a program; tests/integration/test_any_size.py sets sizes")),
     ],
     "docs/security.md": [
         ("ssh-keygen", Run({"ssh-keygen -t": "ssh-keygen -q -N '' -t"})),

@@ -94,16 +94,17 @@ def assembly(function: tvm.tirx.PrimFunc, target: tvm.target.Target) -> str:
     return str(tvm.compile(tvm.IRModule({"main": function}), target=target).mod.inspect_source("asm"))
 
 
-def run(function: tvm.tirx.PrimFunc, arrays: Sequence[np.ndarray], result: np.ndarray) -> np.ndarray:
+def run(function: tvm.tirx.PrimFunc, arrays: Sequence[np.ndarray], result: np.ndarray, *size: int) -> np.ndarray:
     """Build a kernel, call it and return the result.
 
     Args:
         function: The kernel.
         arrays: Its arguments but the last.
         result: What the last argument holds before; it is not changed.
+        size: What a kernel for every size takes behind it.
     """
     out = tvm.runtime.tensor(result)
-    compiled(function)(*(tvm.runtime.tensor(array) for array in arrays), out)
+    compiled(function)(*(tvm.runtime.tensor(array) for array in arrays), out, *size)
     return out.numpy()
 
 

@@ -6,12 +6,14 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, replace
+from datetime import date
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
-from toolchain import files, pictures, sounds, states, texts
+from toolchain import files, pictures, sounds, states, texts, variants
+from toolchain.bundle import dynamic
 from toolchain.errors import InputError, VerificationError, did_you_mean
 from toolchain.pictures import Pictures
 from toolchain.sounds import Sounds
@@ -21,6 +23,7 @@ from toolchain.texts import Texts
 from toolchain.validation import FEW_KEYS, FIRST_FAULT, words
 from toolchain.variants import MOST as MOST_VARIANTS
 from toolchain.variants import NAME as VARIANT_NAME
+from toolchain.variants import Dynamic
 
 MANIFEST = "manifest.json"
 LIBRARY = "model.so"
@@ -58,6 +61,12 @@ def _printable(name: str) -> str:
     if not name.isprintable():
         raise ValueError("should be one line of printable characters")
     return name
+
+
+def _day(text: str) -> str:
+    if text and date.fromisoformat(text).isoformat() != text:
+        raise ValueError("should be a date, such as 2031-12-31")
+    return text
 
 
 # A name has a line of its own in a device's list of releases, and appears in tables and file names.
@@ -275,6 +284,31 @@ class Manifest:
     texts: Texts | None = None  # how numbers of tokens become a text
     # the sets of shapes that it was compiled for, if there are several: functions of one library, with common params
     variants: Annotated[tuple[Variant, ...], FIRST_FAULT] = ()
+    dynamic: Dynamic | None = None  # the dimension of any size, of which the variants are some; None for fixed shapes
+    # the last day for which its publisher promises updates, such as 2031-12-31; empty for none. Nothing enforces it
+    supported_until: Annotated[str, AfterValidator(_day)] = ""
+
+    def select(self, arrays: Tensors, where: str) -> str:
+        """Return the name of the variant whose inputs have the shapes of arrays; empty if there are no variants.
+
+        Raises:
+            InputError: There is none.
+        """
+        if self.dynamic:
+            return self.dynamic.select(self.variants[0].inputs, self.variants[-1].inputs, arrays, where)
+        return variants.select({variant.name: variant.inputs for variant in self.variants}, arrays, where)
+
+    def of_shapes(self, name: str) -> Manifest:
+        """Return the manifest of a variant, as `of_variant`, which may have any size of the dynamic dimension."""
+        size = self.dynamic.size(name) if self.dynamic and name not in self.variant_names else None
+        if self.dynamic is None or size is None:
+            return self.of_variant(name)
+        least, greatest = self.variants[0], self.variants[-1]
+        inputs, outputs = (
+            tuple(self.dynamic.resize(low, high, size) for low, high in zip(*pair, strict=True))
+            for pair in ((least.inputs, greatest.inputs), (least.outputs, greatest.outputs))
+        )
+        return replace(self.of_variant(greatest.name), inputs=inputs, outputs=outputs)
 
     def of_variant(self, name: str) -> Manifest:
         """Return the manifest as that of one of its variants alone; with an empty name, as it is.
@@ -293,7 +327,7 @@ class Manifest:
                 hint=did_you_mean(name, known) or "name one of these",
             )
         own = {field.name: getattr(variant, field.name) for field in fields(Variant) if field.name != "name"}
-        return replace(self, schema=3, variants=(), **own)
+        return replace(self, schema=3, variants=(), dynamic=None, **own)
 
     @property
     def variant_names(self) -> tuple[str, ...]:
@@ -322,11 +356,22 @@ class Manifest:
     def encoded(self) -> bytes:
         """Return the manifest as the bytes of manifest.json."""
         document = asdict(self)
-        for name in ("reference", "records", "modelled", "half", "int8", "sparse", "pictures", "sounds", "texts"):
+        for name in (
+            "reference",
+            "records",
+            "modelled",
+            "half",
+            "int8",
+            "sparse",
+            "pictures",
+            "sounds",
+            "texts",
+            "dynamic",
+        ):
             if document[name] is None:
                 del document[name]
         _drop_from_steps(document.get("pictures"), document.get("sounds"))
-        for name in ("states", "variants"):  # as before there were any
+        for name in ("states", "variants", "supported_until"):  # as before there were any
             if not document[name]:
                 del document[name]
         for pair in document.get("states", ()):
@@ -478,7 +523,7 @@ def _variant_faults(manifest: Manifest) -> list[str]:
     if (manifest.schema == _VARIANTS_SCHEMA) != bool(variants):
         return ["variants: schema 4 is for a bundle that has some"]
     if not variants:
-        return []
+        return ["dynamic: there are no variants"] if manifest.dynamic else []
     is_many = 1 < len(variants) <= MOST_VARIANTS
     faults = [] if is_many else [f"variants: a bundle has 2 to {MOST_VARIANTS} of them"]
     faults += ["variants: they are for CPUs"] if manifest.target.get("kind") != "llvm" else []
@@ -489,21 +534,18 @@ def _variant_faults(manifest: Manifest) -> list[str]:
         first.name, manifest.entry, manifest.inputs, manifest.outputs, manifest.params_order, manifest.activations
     )
     faults += ["variants: the first one is not what the manifest itself has"] if own != first else []
-    for key in (lambda variant: variant.name, lambda variant: variant.entry, lambda variant: tuple(variant.inputs)):
+    keys = [lambda variant: variant.name, lambda variant: tuple(variant.inputs)]
+    keys += [] if manifest.dynamic else [lambda variant: variant.entry]
+    faults += dynamic.faults(manifest.dynamic, manifest.variants) if manifest.dynamic else []
+    for key in keys:
         faults += ["variants: two are the same"] if len(set(map(key, variants))) < len(variants) else []
-    signature = _signature(first)
+    signature = dynamic.signature(first)
     for variant in others:
-        faults += [f"variants: {variant.name} has another signature"] if _signature(variant) != signature else []
+        faults += [f"variants: {variant.name} has another signature"] if dynamic.signature(variant) != signature else []
         view = manifest.of_variant(variant.name)
         faults += [f"variants: {variant.name}: {fault}" for fault in _signature_faults(view)]
         faults += [f"variants: {variant.name}: {fault}" for fault in _amount_faults(view)]
     return faults
-
-
-def _signature(variant: Variant) -> list[tuple[Any, ...]]:
-    """Return what all variants have in common: names, element types and ranks, and the bounds of outputs."""
-    specs = (*variant.inputs, *variant.outputs)
-    return [(len(variant.inputs), spec.name, spec.dtype, len(spec.shape), spec.bound) for spec in specs]
 
 
 def _bound_faults(manifest: Manifest) -> list[str]:

@@ -40,6 +40,8 @@ def planned(manifest: Manifest) -> Memory | None:
 
     A process keeps the memory of each variant that it has run: of a bundle with several, it is that of all.
     """
+    if manifest.dynamic:  # memory is planned for the greatest size
+        return planned(manifest.of_variant(manifest.variant_names[-1]))
     if manifest.variants:
         plans = [planned(manifest.of_variant(variant.name)) for variant in manifest.variants]
         known = [plan for plan in plans if plan]

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
-    from toolchain.models.request import Detection, VariantShapes
+    from toolchain.models.request import Detection, Range, VariantShapes
 
 _LARGEST_SIZE = 2**31 - 1
 _RANGE_PARTS = 3  # first, last and step
+_BETWEEN, _ENDS = "..", 2  # of a dimension with any size
 
 
 @dataclass(frozen=True)
@@ -23,11 +24,13 @@ class Shapes:
         shapes: Shapes of inputs, by name.
         dims: Sizes of dimensions, by name.
         variants: The shapes of each variant beside those; none for one set of shapes.
+        range: A dimension of any size, of which the variants are some.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
     dims: Mapping[str, int]
     variants: tuple[VariantShapes, ...] = ()
+    range: Range | None = None
 
 
 def parse_model_shapes(shape_texts: Sequence[str], dim_texts: Sequence[str]) -> Shapes:
@@ -36,10 +39,18 @@ def parse_model_shapes(shape_texts: Sequence[str], dim_texts: Sequence[str]) -> 
     Raises:
         InputError: A text has another form, or the options cannot be combined.
     """
+    from toolchain.models import variants
+    from toolchain.models.request import VariantShapes
+
     shapes, named = _parse_shapes(shape_texts)
-    sizes = _parse_dims(dim_texts)
+    open_ranges = _parse_ranges([text for text in dim_texts if _BETWEEN in text.rpartition("=")[2]])
+    sizes = _parse_dims([text for text in dim_texts if _BETWEEN not in text.rpartition("=")[2]])
     dims = {name: values[0] for name, values in sizes.items() if len(values) == 1}
     ranges = {name: values for name, values in sizes.items() if len(values) > 1}
+    if open_ranges:
+        _check_only(open_ranges, [*ranges, *named])
+        (range_,) = open_ranges
+        return Shapes(shapes, dims, variants.of_range(range_), range_)
     if not (named or ranges):
         return Shapes(shapes, dims)
     if named and ranges:
@@ -52,12 +63,34 @@ def parse_model_shapes(shape_texts: Sequence[str], dim_texts: Sequence[str]) -> 
         raise InputError(
             f"{name} is the only variant", hint=f"leave `{name}=` out, or name a second one: --shape large=..."
         )
-    from toolchain.models import variants
-    from toolchain.models.request import VariantShapes
-
     variants.check_count(len(named))
     of_names = tuple(VariantShapes(name, shapes) for name, shapes in named.items())
     return Shapes(shapes, dims, of_names or variants.of_ranges(ranges))
+
+
+def _parse_ranges(texts: Sequence[str]) -> list[Range]:
+    """Read `length=1..512`: any size between two."""
+    from toolchain.models.request import Range
+
+    ranges = []
+    for text in texts:
+        name, _, sizes = text.rpartition("=")
+        ends = sizes.split(_BETWEEN)
+        is_range = len(ends) == _ENDS and all(end.isascii() and end.isdecimal() for end in ends)
+        if not name or not is_range:
+            raise InputError(f"--dim {text} is not a range FIRST..LAST", hint="for example: --dim length=1..512")
+        ranges.append(Range(name, *map(int, ends)))
+    return ranges
+
+
+def _check_only(ranges: Sequence[Range], others: Sequence[str]) -> None:
+    """Refuse a dimension of any size beside another one, or beside several sizes of others."""
+    names = [range_.name for range_ in ranges] + list(others)
+    if len(names) > 1:
+        raise InputError(
+            f"{' and '.join(dict.fromkeys(names))} cannot have several sizes: one dimension may have any size",
+            hint=f"set the others to one size, such as --dim {names[1]}=64",
+        )
 
 
 def _parse_shapes(

@@ -48,7 +48,8 @@ class ModelOptions:
         "--dim",
         multiple=True,
         metavar="NAME=SIZE",
-        help="Set an open dimension by its name, in all inputs. 320,640 or 64:640:32 make a variant for each size.",
+        help="Set an open dimension by its name, in all inputs. 320,640 or 64:640:32 make a variant for each size; "
+        "1..512 is every size.",
     )
     fixed: tuple[str, ...] = option(
         "--fix", multiple=True, metavar="NAME=VALUE", help="Replace an input by a constant, such as sr=16000."
@@ -69,7 +70,9 @@ class ModelOptions:
         inputs = (input_options or InputFileOptions()).source(self.seed)
         given, fixed = assignments.parse_model_shapes(self.shapes, self.dims), assignments.parse_fixed(self.fixed)
         states = assignments.parse_states(self.states)
-        return Model(source, given.shapes, inputs, fixed, given.dims, *states, variants=given.variants)
+        return Model(
+            source, given.shapes, inputs, fixed, given.dims, *states, variants=given.variants, range=given.range
+        )
 
     def plain_model(self, source: str, input_options: InputFileOptions | None = None) -> Model:
         """Return a model with one set of shapes, as `model`.
@@ -583,6 +586,7 @@ def toolchain() -> Any:
     """Return the field for where to link libraries; None for what the board file has."""
     return option(
         "--toolchain",
-        type=click.Choice(["container", "host"]),
-        help="Compiler to link with: in the container image, or on this machine. Default: as in the board file.",
+        type=click.Choice(["container", "host", "zig"]),
+        help="Compiler to link with: in the container image, on this machine, or the package ziglang, the same on"
+        " every host. Default: as in the board file.",
     )

@@ -32,15 +32,16 @@ from toolchain.bundle.manifest import (
     Tuned,
     Variant,
 )
-from toolchain.compile import applicable_records, executable, in_place, prepare, variants
+from toolchain.compile import applicable_records, executable, in_place, open_size, prepare, variants
 from toolchain.compile.applicable_records import RecordSources
-from toolchain.compile.executable import ENTRY, lift_constants
+from toolchain.compile.executable import ENTRY, Compiled, lift_constants
 from toolchain.compile.nodes import nodes_by_call
 from toolchain.compile.request import BuildRequest, precision_options
 from toolchain.compile.variants import Merged
 from toolchain.errors import BuildError, InputError, VerificationError
 from toolchain.models import importer, origins, source, sparsity
 from toolchain.models.importer import ImportedModel
+from toolchain.models.variants import dynamic_of
 from toolchain.native import cross, elf
 from toolchain.native.cross import Cross
 from toolchain.pictures import Pictures
@@ -79,6 +80,7 @@ class _Scheduled:
     lowered: tvm.IRModule  # calls of kernels, which have no schedule yet
     applied: Applied  # the tuning records that were applied to them
     module: tvm.IRModule  # all kernels scheduled
+    compiled: Compiled | None = None  # the module with its weights apart, if that was done already
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,8 @@ class _MemoryLimitError(BuildError):
 
 def _build(networks: Sequence[Network], request: BuildRequest, folder: Path, records: RecordSources) -> Bundle:
     backend, name = request.backend, networks[0].imported.source.name
-    scheduled = _schedule_all(networks, request, records)
+    opened = _for_every_size(networks, request) if request.model.range else None
+    scheduled = [opened] if opened else _schedule_all(networks, request, records)
     for remark in dict.fromkeys(line for each in scheduled for line in backend.remarks(each.module)):
         request.progress(remark)
     driver = cross.choose(request.board, request.toolchain)
@@ -182,12 +185,12 @@ def _build(networks: Sequence[Network], request: BuildRequest, folder: Path, rec
     with _compile_errors(name):
         halves = [
             compare_in_half(each.module, network.imported, request, network.reference)
-            for each, network in zip(scheduled, networks, strict=True)
+            for each, network in zip(scheduled, networks[: len(scheduled)], strict=True)
         ]
     reference = _joint_reference(networks)
     int8 = reference.int8 if reference else None
     with _compile_errors(name):
-        merged = variants.merge([lift_constants(each.module) for each in scheduled])
+        merged = variants.merge([each.compiled or lift_constants(each.module) for each in scheduled])
     applied = _joint_records([each.applied for each in scheduled])
     work = _Compilation(networks, request, driver, applied, merged, modelled, _worst(halves), int8)
     # All files are written aside, and replace an earlier bundle in one step: a failed build leaves it as it is.
@@ -293,6 +296,26 @@ def _schedule_all(networks: Sequence[Network], request: BuildRequest, records: R
     return scheduled
 
 
+def _for_every_size(networks: Sequence[Network], request: BuildRequest) -> _Scheduled:
+    """Return the network for every size of the request's range; no tuning records are applied."""
+    backend, range_ = request.backend, request.model.range
+    if range_ is None:
+        raise ValueError("the request has no range")
+    greatest = networks[-1].imported
+    name = greatest.source.name
+    sizes = open_size.sizes_to_compare(range_.least, range_.greatest)
+    dynamic = dynamic_of(range_)
+    outputs = {dynamic.size(network.variant) or 0: network.imported.outputs for network in networks}
+    open_size.check_outputs(dynamic, outputs, name)
+    request.progress(f"comparing the networks of {len(sizes)} sizes, from {min(sizes)} to {max(sizes)}")
+    imported = [greatest, *(importer.import_model(source.load_request(request.model.of_size(n))) for n in sizes[1:])]
+    with _compile_errors(name):
+        lowered = [backend.lower(each.module) for each in imported]
+    with _compile_errors(name):
+        compiled = open_size.join(lowered, sizes, backend, name)
+    return _Scheduled(lowered[0], Applied(lowered[0]), compiled.module, compiled)
+
+
 def _lower(network: Network, request: BuildRequest, records: RecordSources) -> tuple[tvm.IRModule, Applied]:
     """Return a network as calls of kernels, and the same with the tuning records applied."""
     imported, backend, name = network.imported, request.backend, network.imported.source.name
@@ -350,7 +373,9 @@ def reproducible_text(script: str) -> str:
 
 def _write(work: _Compilation, staging: Path) -> dict[str, int | None]:
     """Write the files that the manifest lists; return the bytes of activations of each entry, if they are known."""
-    parts = zip(work.merged.parts, work.networks, strict=True)
+    # One part for all sizes is that of the greatest.
+    networks = work.networks if len(work.merged.parts) > 1 else work.networks[-1:]
+    parts = zip(work.merged.parts, networks, strict=True)
     graph = work.merged.join([_graph(part, network.imported) for part, network in parts])
     activations = _write_library(work, staging / bundle.LIBRARY)
     files.write_atomic(staging / bundle.GRAPH, _graph_json(graph))
@@ -419,7 +444,12 @@ def _write_library(work: _Compilation, path: Path) -> dict[str, int | None]:
 
     name = work.imported.source.name
     with _compile_errors(name):
-        machine_code = executable.compile_module(work.merged.module, work.request.backend.target, work.merged.entries)
+        machine_code = executable.compile_module(
+            work.merged.module,
+            work.request.backend.target,
+            work.merged.entries,
+            sum(spec.bytes for spec in work.networks[-1].imported.outputs) if work.request.model.range else 0,
+        )
     with _compile_errors(name):
         machine_code.executable.export_library(str(path), fcompile=link)
     return machine_code.activations
@@ -431,11 +461,12 @@ def _manifest(work: _Compilation, staging: Path, activations: Mapping[str, int |
     if applied.tuned or applied.shipped:
         digest = files.sha256_bytes(applied.records) if applied.tuned else ""
         tuned = Tuned(digest, applied.tasks, applied.tuned, applied.shipped, applied.modelled)
+    of_entries = list(zip(work.merged.entries, work.merged.orders, activations.values(), strict=True))
+    if work.request.model.range:  # one function for all
+        of_entries *= len(work.networks)
     sets_of_shapes = [
         Variant(network.variant, entry, network.imported.source.inputs, network.imported.outputs, order, size)
-        for network, entry, order, size in zip(
-            work.networks, work.merged.entries, work.merged.orders, activations.values(), strict=True
-        )
+        for network, (entry, order, size) in zip(work.networks, of_entries, strict=True)
     ]
     return Manifest(
         schema=4 if len(sets_of_shapes) > 1 else 3,
@@ -470,6 +501,8 @@ def _manifest(work: _Compilation, staging: Path, activations: Mapping[str, int |
         sounds=pipeline if isinstance(pipeline, Sounds) else None,
         texts=pipeline if isinstance(pipeline, Texts) else None,
         variants=tuple(sets_of_shapes) if len(sets_of_shapes) > 1 else (),
+        supported_until=work.request.supported_until,
+        dynamic=dynamic_of(range_) if (range_ := work.request.model.range) else None,
     )
 
 

@@ -85,13 +85,16 @@ class MachineCode:
     activations: dict[str, int | None]
 
 
-def compile_module(module: tvm.IRModule, target: tvm.target.Target, entries: Sequence[str] = (ENTRY,)) -> MachineCode:
+def compile_module(
+    module: tvm.IRModule, target: tvm.target.Target, entries: Sequence[str] = (ENTRY,), results: int = 0
+) -> MachineCode:
     """Compile a module.
 
     Args:
         module: Relax functions and scheduled kernels.
         target: What code is generated for. With a device beside the processor, there is one part.
         entries: The functions that are networks.
+        results: The most bytes of results, if their size is a parameter.
     """
     if target.kind.name != "llvm":
         return MachineCode(tvm.compile(module, target=target), dict.fromkeys(entries))
@@ -104,7 +107,7 @@ def compile_module(module: tvm.IRModule, target: tvm.target.Target, entries: Seq
     kernels = vm_build._filter_tir(vm_build._vmcodegen(builder, lowered, "bytecode"))  # noqa: SLF001
     first, *others = _libraries(kernels, target) or [None]
     linked = VMExecutable(vm_build._ffi_api.VMLink(builder, target, first, others, {}))  # noqa: SLF001
-    planned = {entry: activations.planned_bytes(lowered[entry]) for entry in entries}
+    planned = {entry: activations.planned_bytes(lowered[entry], results) for entry in entries}
     first, scratch = planned[entries[0]], scratch_bytes(kernels, int(target.attrs.get("num-cores", 1)))
     if first is not None:
         planned[entries[0]] = first + scratch  # which the kernels of all entries share

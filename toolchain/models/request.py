@@ -23,6 +23,15 @@ class VariantShapes:
 
 
 @dataclass(frozen=True)
+class Range:
+    """All sizes of an open dimension between two."""
+
+    name: str
+    least: int
+    greatest: int
+
+
+@dataclass(frozen=True)
 class Model:
     """A model to build, from the command line or from Python."""
 
@@ -37,7 +46,13 @@ class Model:
     # The steps for pictures or sounds; None for those of a pipeline.toml beside the file, if any
     pipeline: Steps | None = None
     variants: tuple[VariantShapes, ...] = ()  # the shapes of each variant beside those of all; none for one set
+    range: Range | None = None  # a dimension of any size, of which the variants are some; None for fixed shapes
 
     def of_variant(self, variant: VariantShapes) -> Model:
         """Return the model with the shapes of one of its variants."""
-        return replace(self, shapes={**self.shapes, **variant.shapes}, dims={**self.dims, **variant.dims}, variants=())
+        shapes, dims = {**self.shapes, **variant.shapes}, {**self.dims, **variant.dims}
+        return replace(self, shapes=shapes, dims=dims, variants=(), range=None)
+
+    def of_size(self, size: int) -> Model:
+        """Return the model with one size of the dimension that has any."""
+        return self.of_variant(VariantShapes("", dims={self.range.name: size} if self.range else {}))

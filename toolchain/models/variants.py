@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from toolchain.errors import InputError
-from toolchain.models.request import Model, VariantShapes
+from toolchain.models.request import Model, Range, VariantShapes
 from toolchain.tensors import TensorSpec
-from toolchain.variants import MOST, NAME
+from toolchain.variants import LARGEST_SIZE, LONGEST_DIMENSION, MOST, NAME, Dynamic
 
+SHORTEST_RANGE = 7
+"""What the ends of a range differ by at least: fewer sizes are variants."""
 _UNUSUAL = re.compile(r"[^A-Za-z0-9_]+")
 
 
@@ -30,6 +34,42 @@ def of_ranges(ranges: Mapping[str, Sequence[int]]) -> tuple[VariantShapes, ...]:
         dims = dict(zip(ranges, sizes, strict=True))
         named.append(VariantShapes(name if NAME.fullmatch(name) else f"variant-{number}", dims=dims))
     return tuple(named)
+
+
+def of_range(range_: Range) -> tuple[VariantShapes, ...]:
+    """Return variants of some sizes of a range, which a device checks: both ends, and sizes that fill no vectors.
+
+    Raises:
+        InputError: The range is too short or too long.
+    """
+    least, greatest = range_.least, range_.greatest
+    if greatest - least < SHORTEST_RANGE or greatest > LARGEST_SIZE or least < 1:
+        raise InputError(
+            f"{range_.name} from {least} to {greatest} is not a range from 1 or more over more than {SHORTEST_RANGE} "
+            "sizes",
+            hint=f"list a few sizes instead: --dim {range_.name}=1,2,3",
+        )
+    middle = math.isqrt(least * greatest) | 1
+    sizes = sorted({least, middle, (greatest + middle) // 2 | 1, greatest - 1, greatest} - {0})
+    named = dynamic_of(range_)
+    return tuple(
+        VariantShapes(named.variant(size), dims={range_.name: size}) for size in sizes if least <= size <= greatest
+    )
+
+
+def with_range(model: Model, range_: Range) -> Model:
+    """Return a model that is built for every size of a dimension.
+
+    Raises:
+        InputError: As of `of_range`.
+    """
+    return replace(model, variants=of_range(range_), range=range_)
+
+
+def dynamic_of(range_: Range) -> Dynamic:
+    """Return a range as a manifest has it."""
+    name = _UNUSUAL.sub("_", range_.name)[:LONGEST_DIMENSION]
+    return Dynamic(name if NAME.fullmatch(name) else "size", range_.least, range_.greatest)
 
 
 def check_count(count: int) -> None:

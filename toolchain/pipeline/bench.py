@@ -60,7 +60,7 @@ def bench_current(
         measurement=measurement,
         variants=variants.results(manifest, measured),
         transfer=measurement.transfer,
-        top=top_classes(labels, measurement, manifest.of_variant(name)),
+        top=top_classes(labels, measurement, manifest.of_shapes(name)),
         modelled=manifest.modelled,
         half=manifest.half,
         int8=manifest.int8,
@@ -80,8 +80,8 @@ def _read_inputs(
     names = variants.chosen(source, manifest, variant)
     variants.check_options(manifest, names, settings)
     arrays: dict[str, Tensors]
-    arrays = {name: steps.make_inputs(source, manifest.of_variant(name)) for name in names}
-    return arrays, read_labels(settings.labels, manifest.of_variant(names[0]))
+    arrays = {name: steps.make_inputs(source, manifest.of_shapes(name)) for name in names}
+    return arrays, read_labels(settings.labels, manifest.of_shapes(names[0]))
 
 
 def _energy(

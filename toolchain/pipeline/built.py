@@ -39,6 +39,8 @@ class Built:
         planned = memory.planned(self.bundle.manifest)
         lines: list[str | Table] = [line, *([f"memory: {planned}"] if planned else []), *(half.lines() if half else ())]
         lines += [f"state: {states.describe(pairs)}"] if (pairs := self.bundle.manifest.states) else []
+        dynamic = self.bundle.manifest.dynamic
+        lines += [f"sizes: {dynamic}; these are checked"] if dynamic else []
         lines += ["", self._variants()] if self.bundle.manifest.variants else []
         lines += ["", *self.costs.shown()] if self.costs else []
         return line if len(lines) == 1 else lines

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toolchain import temporary, tensors, variants
+from toolchain import temporary, tensors
 from toolchain.board import Board
 from toolchain.bundle.manifest import Manifest
 from toolchain.compile.request import BuildRequest
@@ -198,8 +198,8 @@ class Release:
         """
         self.rig.check()
         arrays = {name: np.asarray(value) for name, value in values.items()}
-        signatures = {variant.name: variant.inputs for variant in self.manifest.variants}
-        release = self.release.of_variant(variants.select(signatures, arrays, "these") if signatures else "")
+        name = self.manifest.select(arrays, "these") if self.manifest.variants else ""
+        release = self.release.of_variant(name)
         if faults := tensors.check_signature(arrays, release.manifest.step_inputs):
             raise InputError("the arrays do not fit the model's inputs", details="\n".join(faults))
         series = Series(1, lambda _: {name: value[None] for name, value in arrays.items()}, single=True)

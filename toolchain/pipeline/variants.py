@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolchain import variants
 from toolchain.bundle.manifest import Manifest
 from toolchain.device import bench
 from toolchain.device.bench import Measurement
@@ -39,7 +38,7 @@ def chosen(source: inputs.Source | None, manifest: Manifest, variant: str = "") 
         InputError: There is no such variant, or the arrays fit none.
     """
     if variant:
-        manifest.of_variant(variant)
+        manifest.of_shapes(variant)
         return (variant,)
     return (of_file(source.npz, manifest),) if source and source.npz else manifest.variant_names
 
@@ -52,8 +51,7 @@ def of_file(path: Path, manifest: Manifest) -> str:
     """
     if not manifest.variants:
         return ""
-    signatures = {variant.name: variant.inputs for variant in manifest.variants}
-    return variants.select(signatures, inputs.arrays(path, manifest.inputs), path.name)
+    return manifest.select(inputs.arrays(path, manifest.inputs), path.name)
 
 
 def check_options(manifest: Manifest, names: tuple[str, ...], settings: Settings) -> None:
@@ -100,5 +98,5 @@ def results(
         if name:
             of_deploy = (checked or {}).get(name)
             difference, fidelity = (of_deploy.difference, of_deploy.fidelity) if of_deploy else (None, None)
-            rows.append(VariantResult(name, manifest.of_variant(name).inputs, measurement, difference, fidelity))
+            rows.append(VariantResult(name, manifest.of_shapes(name).inputs, measurement, difference, fidelity))
     return tuple(rows)

@@ -13,6 +13,11 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       return path.rfind(release + "/", 0) == 0 && (path + "/").find("/../") == std::string::npos;
     };
     fuzz::Must(inside(manifest.library) && inside(manifest.params));
+    if (manifest.dynamic) {
+      const int64_t middle = (manifest.dynamic->least + manifest.dynamic->greatest) / 2;
+      const auto variant = manifest.AtSize(middle);
+      if (variant) fuzz::Must(manifest.SizeIn(variant->name) == middle);
+    }
     if (!manifest.texts) return;
     std::string text;
     std::vector<int64_t> numbers;

@@ -5,6 +5,7 @@ import pytest
 from toolchain.cli import assignments
 from toolchain.cli.assignments import Shapes
 from toolchain.errors import InputError
+from toolchain.models.request import Range
 
 
 @pytest.mark.parametrize(
@@ -45,6 +46,32 @@ def test_dimensions(texts, expected):
 def test_no_dimensions(texts, message):
     with pytest.raises(InputError, match=message):
         assignments.parse_model_shapes((), texts)
+
+
+def test_a_dimension_of_any_size():
+    found = assignments.parse_model_shapes(("x:1,2",), ("batch=2", "length=1..512"))
+    assert found.range == Range("length", 1, 512)
+    assert (found.shapes, found.dims) == ({"x": (1, 2)}, {"batch": 2})
+    assert [variant.dims for variant in found.variants] == [{"length": size} for size in (1, 23, 267, 511, 512)]
+    assert found.variants[1].name == "length-23"
+
+
+@pytest.mark.parametrize(
+    ("shapes", "dims", "message"),
+    [
+        *(((), (f"n={text}",), "is not a range FIRST..LAST") for text in ("1..", "..4", "1..2..3", "a..9", "1...9")),
+        *(
+            ((), (f"n={text}",), "is not a range from 1 or more over")
+            for text in ("0..9", "1..7", "9..1", "1..999999999")
+        ),
+        ((), ("n=1..9", "m=1..9"), "n and m cannot have several sizes"),
+        ((), ("n=1..9", "m=1,2"), "n and m cannot have several sizes"),
+        (("a=x:1", "b=x:2"), ("n=1..9",), "n and a and b cannot have several sizes"),
+    ],
+)
+def test_no_dimension_of_any_size(shapes, dims, message):
+    with pytest.raises(InputError, match=message):
+        assignments.parse_model_shapes(shapes, dims)
 
 
 def variants(shapes: tuple[str, ...], dims: tuple[str, ...] = ()) -> list[tuple[str, object, object]]:

@@ -190,6 +190,7 @@ class Backend(ABC):
     Args:
         board: The board type, resolved.
         without: Names of templates that must not be used.
+        threads: Threads that kernels are chosen for; 0 for one on each core.
     """
 
     template_names: ClassVar[tuple[str, ...]] = ()
@@ -201,9 +202,10 @@ class Backend(ABC):
     runtime: ClassVar[str] = ""
     """Folder of the device runtime that TVM's wheel lacks; empty if it lacks none."""
 
-    def __init__(self, board: Board, without: Collection[str] = ()) -> None:
+    def __init__(self, board: Board, without: Collection[str] = (), threads: int = 0) -> None:
         self.board = board
         self.without = frozenset(without)
+        self.threads = threads
 
     @property
     def computes_int8(self) -> bool:
@@ -291,6 +293,33 @@ class Backend(ABC):
     def add_half_blocks(self, module: tvm.IRModule) -> tvm.IRModule:
         """Return scheduled kernels, of a build or of a search, with the blocks that sum up in half precision."""
         return module
+
+    def open_choices(self, kernels_by_size: Sequence[Sequence[Any]]) -> list[dict[str, Choice]]:  # noqa: ARG002 - for backends that have some
+        """Choose how templates compute layers for every size of a dimension.
+
+        Args:
+            kernels_by_size: The functions of lowered modules, each at all sizes, the greatest first.
+
+        Returns:
+            For each size, choices by layer.
+        """
+        return []
+
+    def open_kernel(
+        self, lowered: Sequence[Any], written: Sequence[Any], sizes: Sequence[int], choices: Mapping[str, Choice]
+    ) -> Any:
+        """Return a kernel for every size of a dimension; if it depends on the size, that is its last parameter.
+
+        Args:
+            lowered: The kernel before it was written or scheduled, at all sizes, the greatest first.
+            written: The kernel at the greatest of them.
+            sizes: The sizes.
+            choices: By layer of the greatest size, how it is computed.
+
+        Raises:
+            DifferentError: There is none.
+        """
+        raise NotImplementedError
 
     def remarks(self, module: tvm.IRModule) -> Sequence[str]:  # noqa: ARG002 - for half precision
         """List remarks for the user about the kernels that `apply_choices` returned."""

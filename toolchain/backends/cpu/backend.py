@@ -13,7 +13,7 @@ from tvm import relax
 from toolchain import architecture
 from toolchain.architecture import Isa
 from toolchain.backends.base import EXAMPLES, Backend, Choice, Templates
-from toolchain.backends.cpu import graph, kernels, precision, schedule
+from toolchain.backends.cpu import graph, kernels, open_size, precision, schedule
 from toolchain.backends.cpu.graph import linear_order, tables
 from toolchain.backends.cpu.graph.rewriting import fold_except_weights
 from toolchain.backends.cpu.kernels import Packing
@@ -37,6 +37,7 @@ from toolchain.backends.cpu.machine import (
     with_bfloat16,
     with_float16,
 )
+from toolchain.backends.cpu.open_size import OpenSettings
 from toolchain.backends.graph import fusion
 from toolchain.board import Board
 from toolchain.errors import InputError
@@ -155,8 +156,9 @@ class Cpu(Backend):
 
     @cached_property
     def machine(self) -> Machine:
-        """The board's CPU."""
+        """The board's CPU, with the cores that threads run on."""
         described = machine(self.host)
+        described = replace(described, cores=min(self.threads or described.cores, described.cores))
         if self._in_float16:
             return with_float16(described)
         if self.board.target.weights:
@@ -276,6 +278,14 @@ class Cpu(Backend):
             )
             chosen |= {number: ways[number][best].choice.document() for number in covered[best]}
         return [chosen[number] for number in range(len(ways))]
+
+    def open_choices(self, kernels_by_size: Sequence[Sequence[Any]]) -> list[dict[str, Choice]]:
+        return open_size.choices(kernels_by_size, self.machine, self.without)
+
+    def open_kernel(
+        self, lowered: Sequence[Any], written: Sequence[Any], sizes: Sequence[int], choices: Mapping[str, Choice]
+    ) -> Any:
+        return open_size.kernel(lowered, written, sizes, OpenSettings(self.machine, choices, self.schedule))
 
     def remarks(self, module: tvm.IRModule) -> Sequence[str]:
         """Count the kernels with products in a reduced precision, and those whose weights are of few bits."""

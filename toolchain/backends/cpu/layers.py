@@ -422,8 +422,12 @@ def to_json(layer: Layer) -> str:
 def from_json(text: str) -> Layer:
     """Return the layer that `to_json` described."""
     document = json.loads(text)
-    if document["kind"] == recurrence.KIND:
-        return recurrence.from_json(text)
+    return recurrence.from_json(text) if document["kind"] == recurrence.KIND else from_document(document)
+
+
+def from_document(document: dict[str, Any]) -> WithResult:
+    """Return the layer of what `to_json` writes as JSON."""
+    document = dict(document)
     if _EPILOGUE in document:
         document["epilogue"] = document.pop(_EPILOGUE)
     kind = _KINDS[document.pop("kind").removeprefix(_QUANTIZED)]

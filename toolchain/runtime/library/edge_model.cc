@@ -28,6 +28,7 @@
 #include "../threads/launcher.h"
 #include "../threads/shared_pools.h"
 #include "../trust/approval.h"
+#include "crops.h"
 #include "instrument.h"
 
 namespace edge {
@@ -239,6 +240,24 @@ bool HasShapes(const VariantSpec& variant, const std::vector<edge_shape>& shapes
   });
 }
 
+// The size of the dynamic dimension that some shapes may have.
+std::vector<int64_t> SizesOf(const edge::Manifest& manifest, const std::vector<edge_shape>& shapes) {
+  const edge::Dynamic& dynamic = *manifest.dynamic;
+  std::vector<int64_t> sizes;
+  for (const edge_shape& shape : shapes) {
+    const auto number = static_cast<size_t>(shape.input);
+    const std::vector<int64_t>& least = manifest.variants.front().inputs[number].shape;
+    const std::vector<int64_t>& greatest = manifest.variants.back().inputs[number].shape;
+    for (size_t axis = 0; axis < least.size() && axis < static_cast<size_t>(shape.rank); ++axis) {
+      const int64_t range = greatest[axis] - least[axis];
+      if (range <= 0 || shape.sizes[axis] < least[axis] || shape.sizes[axis] > greatest[axis]) continue;
+      sizes.push_back(dynamic.least +
+                      (shape.sizes[axis] - least[axis]) * (dynamic.greatest - dynamic.least) / range);
+    }
+  }
+  return sizes;
+}
+
 std::vector<edge_shape> Taken(const edge_shape* shapes, int32_t count, const VariantSpec& variant) {
   Require(count >= 0 && (shapes != nullptr || count == 0), "there are no shapes");
   const std::vector<edge_shape> taken(shapes, shapes + count);
@@ -306,6 +325,13 @@ void WriteText(const std::vector<std::string>& labels, int64_t space, const std:
   while (!text->empty() && text->back() == ' ') text->pop_back();
 }
 
+// The most bytes of a text that the steps of a release for pictures read.
+size_t LongestText(const PicturePlan& steps) {
+  size_t longest = 0;
+  for (const std::string& label : steps.labels) longest = std::max(longest, label.size());
+  return steps.plan.head == pictures::kLabels ? static_cast<size_t>(steps.plan.most) * longest : 0;
+}
+
 // What a network leaves in the pool of its device's memory is no other one's.
 void ClearPools() {
   tvm::ffi::Function::GetGlobalRequired("vm.builtin.memory_manager.clear")();
@@ -332,6 +358,7 @@ class OpenModel {
       objects_.reserve(static_cast<size_t>(manifest_.pictures->plan.most));
       points_.reserve(static_cast<size_t>(manifest_.pictures->plan.most) *
                       static_cast<size_t>(manifest_.pictures->plan.points));
+      text_.reserve(LongestText(*manifest_.pictures));
     }
     if (manifest_.sounds) {
       hearing_.emplace(manifest_.sounds->plan);
@@ -352,19 +379,43 @@ class OpenModel {
   const Manifest& manifest() const { return manifest_; }
   const Model& model() const { return model_; }
 
-  const VariantSpec& variant() const { return manifest_.variants[selected_]; }
+  const VariantSpec& variant() const { return resized_ ? *resized_ : manifest_.variants[selected_]; }
 
   // What was computed for other shapes is no output of this variant.
   void Select(size_t number) {
     EnterStage(kExitLoad, "giving the device its memory", manifest_.library);
     model_.Select(manifest_.variants[number], params_);
-    if (number != selected_) outputs_.clear();
+    if (number != selected_ || resized_) outputs_.clear();
+    if (resized_) model_.Forget(resized_->name);
+    resized_.reset();
     selected_ = number;
+  }
+
+  // A variant by its name, which may be that of any size of a dynamic dimension.
+  void Select(const std::string& name) {
+    const auto listed = std::find_if(manifest_.variants.begin(), manifest_.variants.end(),
+                                     [&name](const VariantSpec& variant) { return variant.name == name; });
+    const std::optional<VariantSpec> resized = manifest_.AtSize(manifest_.SizeIn(name));
+    if (listed != manifest_.variants.end() || !resized) return Select(manifest_.Find(name));
+    Select(*resized);
+  }
+
+  // A size that no variant has: its inputs have memory until another size is selected.
+  void Select(const VariantSpec& variant) {
+    if (resized_ && resized_->name == variant.name) return;
+    EnterStage(kExitLoad, "giving the device its memory", manifest_.library);
+    model_.Select(variant, params_);
+    outputs_.clear();
+    if (resized_) model_.Forget(resized_->name);
+    resized_ = variant;
+    selected_ = manifest_.variants.size();
+    has_run_.erase(selected_);
   }
 
   // The selected variant stays, if it has these shapes.
   void Select(const std::vector<edge_shape>& shapes) {
     if (HasShapes(variant(), shapes)) return;
+    if (manifest_.dynamic) return SelectSize(shapes);
     std::string available;
     for (size_t i = 0; i < manifest_.variants.size(); ++i) {
       if (HasShapes(manifest_.variants[i], shapes)) return Select(i);
@@ -373,8 +424,21 @@ class OpenModel {
     throw Fault(kExitUsage, "no variant takes " + Describe(variant(), shapes) + "; available: " + available);
   }
 
+  // The size is what the shapes say; sizes that the reference has are variants.
+  void SelectSize(const std::vector<edge_shape>& shapes) {
+    const Dynamic& dynamic = *manifest_.dynamic;
+    for (const int64_t size : SizesOf(manifest_, shapes)) {
+      const std::optional<VariantSpec> resized = manifest_.AtSize(size);
+      if (resized && HasShapes(*resized, shapes)) return Select(resized->name);
+    }
+    throw Fault(kExitUsage, "no size of " + dynamic.dimension + " has " + Describe(variant(), shapes) +
+                                "; available: every size from " + Describe(manifest_.variants.front()) +
+                                " to " + Describe(manifest_.variants.back()));
+  }
+
   edge_tensor Input(size_t number) const {
     edge_tensor tensor = Described(variant().inputs[number]);
+    tensor.name = manifest_.variants.front().inputs[number].name.c_str();  // which outlives a size
     tensor.data = model_.InputData(number);
     for (const StatePair& pair : manifest_.states) {
       if (pair.input == number) tensor.state = static_cast<int32_t>(pair.output);
@@ -385,6 +449,7 @@ class OpenModel {
   edge_tensor Output(size_t number) const {
     const TensorSpec& spec = variant().outputs[number];
     edge_tensor tensor = Described(spec);
+    tensor.name = manifest_.variants.front().outputs[number].name.c_str();
     tensor.bound_axis = spec.bound.axis;
     for (const StatePair& pair : manifest_.states) {
       if (pair.output == number) tensor.state = static_cast<int32_t>(pair.input);
@@ -444,6 +509,34 @@ class OpenModel {
     text_.clear();
     if (steps.plan.head == pictures::kLabels) WriteText(steps.labels, steps.space, pipeline_->objects(), &text_);
     return Found();
+  }
+
+  // Runs another model on the part of a picture that each of the best boxes has. `enter` is called with the model that
+  // works from then on, and the number of its box from 1.
+  template <typename Enter>
+  edge_crops Run(const pictures::Picture& given, OpenModel* second, size_t most, Enter enter) {
+    enter(second, 0);
+    const auto& cut = second->manifest_.pictures;
+    Require(cut && cut->output >= 0, "the release finds nothing in a picture: build it with --pre and --post");
+    enter(this, 0);
+    const auto& own = manifest_.pictures;
+    Require(own && pictures::FindsBoxes(own->plan.head), "the release finds no boxes: build it with --post yolo");
+    const pictures::Picture picture = Raw(given);
+    Run(picture);
+    most = std::min(most, static_cast<size_t>(own->plan.most));
+    Require(crops_.Begin(most, cut->plan, LongestText(*cut)), "there are too many key points for so many boxes");
+    enter(second, 0);
+    second->pipeline_->Reserve(picture.width, picture.height);
+    for (size_t i = 0; i < std::min(most, objects_.size()); ++i) {
+      enter(second, i + 1);
+      const edge_object& box = objects_[i];
+      pictures::Picture part = {};
+      pictures::Area area = {};
+      pictures::Reason reason;
+      const bool has_pixels = pictures::Crop(picture, {0, 0, box.left, box.top, box.right, box.bottom}, &part, &area, &reason);
+      crops_.Add(&box, has_pixels ? second->Run(part) : edge_objects EDGE_OBJECTS, area);
+    }
+    return crops_.Found(static_cast<int32_t>(objects_.size()));
   }
 
   // Fills a mask, or only its place where there is no memory for it.
@@ -653,7 +746,8 @@ class OpenModel {
   Launcher launcher_;
   Model model_;
   Params params_;
-  size_t selected_ = 0;
+  size_t selected_ = 0;                 // as many as there are variants: the next one
+  std::optional<VariantSpec> resized_;  // a size of the dynamic dimension that no variant has
   State state_;
   std::set<size_t> has_run_;  // the variants that had a first run
   std::vector<Tensor> outputs_;
@@ -663,6 +757,7 @@ class OpenModel {
   std::vector<edge_object> objects_;
   std::string text_, tokens_text_;
   std::vector<edge_point> points_;
+  Crops crops_;
   bool has_masks_ = false;  // whether the outputs are those of the picture whose objects these are
   bool is_heard_ = false;  // whether the application has the results of a window
 };
@@ -793,7 +888,7 @@ int edge_select(edge_model* model, const char* variant) {
     edge::EnterStage(edge::kExitUsage, "selecting a variant", "");
     Require(model != nullptr, "there is no model");
     Require(variant != nullptr && *variant != '\0', "no variant is named");
-    model->opened.Select(model->opened.manifest().Find(variant));
+    model->opened.Select(std::string(variant));
   });
 }
 
@@ -866,10 +961,35 @@ int edge_crop_image(const edge_image* image, const edge_object* box, edge_image*
     Require(box != nullptr, "there is no box");
     const pictures::Object corners = {0, 0, box->left, box->top, box->right, box->bottom};
     pictures::Picture part = {};
+    pictures::Area area = {};
     pictures::Reason reason;
-    Require(pictures::Crop(edge::Taken(image), corners, &part, &reason), reason.text);
+    Require(pictures::Crop(edge::Taken(image), corners, &part, &area, &reason), reason.text);
     Give(edge::Given(part), crop, "crop.size is not set: use EDGE_IMAGE");
   });
+}
+
+int edge_run_crops(edge_model* first, edge_model* second, const edge_image* image, int32_t most, edge_crops* crops) {
+  const edge::OpenModel* at_work = nullptr;
+  size_t box = 0;
+  const int status = Guarded([&] {
+    edge::EnterStage(edge::kExitUsage, "reading the picture", "");
+    Require(first != nullptr && second != nullptr, "there is no model");
+    Require(first != second, "both models are the same one: open the release twice");
+    Require(most >= 1 && most <= pictures::kMostObjects, "`most` is not between 1 and 1000");
+    // Before the runs: what was found must not be lost.
+    Require(crops != nullptr && crops->size >= sizeof(crops->size), "crops.size is not set: use EDGE_CROPS");
+    const auto enter = [&](const edge::OpenModel* model, size_t number) {
+      at_work = model;
+      box = number;
+    };
+    const pictures::Picture picture = edge::Taken(image);
+    Give(first->opened.Run(picture, &second->opened, static_cast<size_t>(most), enter), crops, "");
+  });
+  if (status == EDGE_OK || at_work == nullptr) return status;
+  std::string who = at_work == &first->opened ? "the first model, " : "the second model, ";
+  who += edge::OneLine(at_work->manifest().name) + (box > 0 ? ", in box " + std::to_string(box) : "");
+  edge::last_error = who + ": " + edge::last_error;
+  return status;
 }
 
 int edge_object_mask(edge_model* model, int32_t number, edge_mask* mask) {

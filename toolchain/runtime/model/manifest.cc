@@ -18,6 +18,7 @@ namespace {
 constexpr size_t kLargestManifest = 1 << 20;
 constexpr size_t kMostAxes = 32;
 constexpr size_t kMostVariants = 64;
+constexpr int64_t kLargestSize = int64_t{1} << 28;  // of a dynamic dimension
 constexpr int64_t kLargestTensors = int64_t{1} << 32;  // bytes of all inputs, and of all outputs
 
 Bound ReadBound(const JsonNode& node, size_t rank) {
@@ -134,6 +135,35 @@ std::vector<VariantSpec> ReadVariants(const JsonNode& root) {
   return variants;
 }
 
+// Each shape is an affine function of the size: that of the first variant is its value at the least one, and so on.
+std::optional<Dynamic> ReadDynamic(const JsonNode& root, const std::vector<VariantSpec>& variants) {
+  if (!root.Has("dynamic")) return std::nullopt;
+  const JsonNode node = root.Get("dynamic");
+  const Dynamic dynamic{node.Get("dimension").Text(), node.Get("least").Integer(),
+                        node.Get("greatest").Integer()};
+  if (dynamic.least < 1 || dynamic.greatest <= dynamic.least || dynamic.greatest > kLargestSize) {
+    node.Fail("has impossible sizes");
+  }
+  if (variants.size() < 2) node.Fail("is there without variants");
+  for (const VariantSpec* variant : {&variants.front(), &variants.back()}) {
+    for (const std::vector<TensorSpec>* specs : {&variant->inputs, &variant->outputs}) {
+      for (const TensorSpec& spec : *specs) {
+        for (const int64_t extent : spec.shape) {
+          if (extent > kLargestTensors) node.Fail("has variants with impossible shapes");
+        }
+      }
+    }
+  }
+  return dynamic;
+}
+
+int64_t AtSize(int64_t low, int64_t high, const Dynamic& dynamic, int64_t size, bool* is_whole) {
+  const int64_t range = dynamic.greatest - dynamic.least;
+  const int64_t product = (high - low) * (size - dynamic.least);  // 2^33 times 2^28 at most
+  *is_whole = *is_whole && product % range == 0;
+  return low + product / range;
+}
+
 // The library's code-generation target says what computes.
 DLDeviceType ReadDevice(const JsonNode& target) {
   const JsonNode kind = target.Get("kind");
@@ -163,6 +193,35 @@ size_t Manifest::Find(const std::string& variant) const {
                               (known.empty() ? ", and none at all" : ": it has " + known));
 }
 
+std::optional<VariantSpec> Manifest::AtSize(int64_t size) const {
+  if (!dynamic || size < dynamic->least || size > dynamic->greatest) return std::nullopt;
+  VariantSpec variant = variants.back();
+  variant.name = dynamic->dimension + "-" + std::to_string(size);
+  bool is_whole = true;
+  const auto resize = [&](std::vector<TensorSpec>* specs, const std::vector<TensorSpec>& least) {
+    for (size_t i = 0; i < specs->size(); ++i) {
+      std::vector<int64_t>& shape = (*specs)[i].shape;
+      for (size_t axis = 0; axis < shape.size(); ++axis) {
+        shape[axis] = edge::AtSize(least[i].shape[axis], shape[axis], *dynamic, size, &is_whole);
+      }
+    }
+  };
+  resize(&variant.inputs, variants.front().inputs);
+  resize(&variant.outputs, variants.front().outputs);
+  if (!is_whole) return std::nullopt;
+  return variant;
+}
+
+int64_t Manifest::SizeIn(const std::string& variant) const {
+  if (!dynamic) return -1;
+  const std::string prefix = dynamic->dimension + "-";
+  const std::string digits = variant.compare(0, prefix.size(), prefix) == 0 ? variant.substr(prefix.size()) : "";
+  constexpr size_t kMostDigits = 9;
+  const bool is_size = !digits.empty() && digits.size() <= kMostDigits && digits[0] != '0' &&
+                       digits.find_first_not_of("0123456789") == std::string::npos;
+  return is_size ? std::stoll(digits) : -1;
+}
+
 Manifest ReadManifest(const std::string& release, const Digests& digests) {
   const std::string path = release + "/manifest.json";
   const MappedFile file(path, DigestIn(digests, path));
@@ -182,6 +241,7 @@ Manifest ReadManifest(const std::string& release, const Digests& digests) {
   manifest.library = PathInside(release, root.Get("library").Text(), file.path());
   manifest.params = PathInside(release, root.Get("params").Text(), file.path());
   manifest.variants = ReadVariants(root);
+  manifest.dynamic = ReadDynamic(root, manifest.variants);
   const VariantSpec& first = manifest.variants.front();
   manifest.states = ReadStates(root, first);
   manifest.cpu_features = root.TextList("cpu_features");

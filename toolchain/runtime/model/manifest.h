@@ -69,6 +69,14 @@ struct VariantSpec {
   std::vector<std::string> params_order;
 };
 
+// A dimension that may have any size between two, which are those of the first and of the last variant. All variants are
+// one function then. A variant of another size has the name of the dimension, a `-` and the size, as they have.
+struct Dynamic {
+  std::string dimension;
+  int64_t least;
+  int64_t greatest;
+};
+
 struct Manifest {
   std::string path;
   std::string sha256;  // of the file itself
@@ -79,6 +87,7 @@ struct Manifest {
   std::string library;  // paths, already inside the release's folder
   std::string params;
   std::vector<VariantSpec> variants;  // one at least
+  std::optional<Dynamic> dynamic;     // if these are some sizes of a dimension
   std::vector<StatePair> states;      // none where there are several variants, as with pictures
   std::vector<std::string> cpu_features;
   std::optional<PicturePlan> pictures;
@@ -89,6 +98,12 @@ struct Manifest {
 
   // The number of a variant; an empty name is that of a single one. A fault of kExitUsage lists them.
   size_t Find(const std::string& variant) const;
+
+  // The variant of a size of the dynamic dimension; none where there is no such size.
+  std::optional<VariantSpec> AtSize(int64_t size) const;
+
+  // The size by the name of its variant; -1 for another name.
+  int64_t SizeIn(const std::string& variant) const;
 
   // Of the file at a path; empty where nobody asks. A fault of kExitUntrusted if nobody stands for it.
   FileDigest DigestOf(const std::string& file) const;

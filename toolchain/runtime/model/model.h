@@ -38,6 +38,9 @@ class Model {
   // the parameters; after that nothing is allocated. A model needs one before anything else.
   void Select(const VariantSpec& variant, const Params& params);
 
+  // Gives the memory of a variant's inputs back; it is not the selected one.
+  void Forget(const std::string& variant) { networks_.erase(variant); }
+
   // Where an input is written to, which stays where it is. A fault of kExitRunFailed where a run lost it.
   char* InputData(size_t number) const;
 
@@ -91,7 +94,7 @@ class Model {
   std::unique_ptr<SealedFile> sealed_;  // for as long as its path is that of a loaded library
   tvm::ffi::Module library_;
   tvm::ffi::Module machine_;
-  std::map<std::string, Network> networks_;  // by entry
+  std::map<std::string, Network> networks_;  // by the variant's name
   Network* now_ = nullptr;                   // the selected one
 };
 

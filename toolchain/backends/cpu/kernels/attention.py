@@ -30,7 +30,7 @@ _EXP = 20  # operations of an exponential, and of what else is done to a score
 _MOST_PARTS = 8  # of a head's queries: each part transposes the keys anew
 _COPIED = 4  # tiles that read values which are brought together
 _SIZES = 16  # multiples of which fill the vectors of any machine
-_HEAP = 512  # floats: TVM takes smaller buffers for vectors, and then fails to read a single float of them
+HEAP = 512  # floats: TVM takes smaller buffers for vectors, and then fails to read a single float of them
 
 Expr = Any
 
@@ -72,17 +72,17 @@ def _estimate(layer: Attention, config: Config, machine: Machine) -> float:
     tiles = -(-keys // config.blocks) * layer.size + -(-values // config.blocks) * layer.keys
     each = tiles * tile + keys * config.rows * _EXP
     count = layer.batch * layer.heads * -(-layer.queries // config.rows)
-    return each * count / emit.worker_count(_operations(layer, machine), machine.cores)
+    return each * count / emit.worker_count(operations(layer, machine), machine.cores)
 
 
 def parts(layer: Attention, machine: Machine, config: Config) -> int:
     """Return in how many parts the queries of a head are cut; each brings keys and values together anew."""
     tiles = -(-layer.queries // config.rows)
-    cores = emit.worker_count(_operations(layer, machine), machine.cores)
+    cores = emit.worker_count(operations(layer, machine), machine.cores)
     return emit.count_shares(layer.batch * layer.heads, min(_MOST_PARTS, tiles), cores)
 
 
-def _operations(layer: Attention, machine: Machine) -> float:
+def operations(layer: Attention, machine: Machine) -> float:
     """Return how long a layer takes, in vector products."""
     scores = layer.batch * layer.heads * layer.queries * layer.keys
     return scores * (layer.size + layer.value_size + _EXP) / machine.lanes
@@ -108,6 +108,7 @@ class AttentionWriter:
 
     def __init__(self, layer: Attention, machine: Machine, config: Config, buffers: Sequence[Any]) -> None:
         self._layer, self._machine, self._config, self._lanes = layer, machine, config, machine.lanes
+        self._tile_rows = config.rows
         self._q, self._k, self._v, *mask, self._out = buffers
         self._mask: Any = mask[0] if mask else None
         self._vectors = -(-layer.keys // machine.lanes)
@@ -122,7 +123,7 @@ class AttentionWriter:
     @property
     def operations(self) -> float:
         """Vector operations of the whole layer."""
-        return _operations(self._layer, self._machine)
+        return operations(self._layer, self._machine)
 
     def copies_values(self) -> bool:
         """Whether the values of a head are brought together first."""
@@ -135,7 +136,7 @@ class AttentionWriter:
             head = T.Bind(work // shares % layer.heads)
             batch = T.Bind(work // (shares * layer.heads))
             # One buffer: TVM lets two of the same size share their memory when views of both are in use.
-            scratch = emit.flat(T.alloc_buffer((max(self.line(rows), _HEAP),), "float32"))
+            scratch = emit.flat(T.alloc_buffer((max(self.line(rows), HEAP),), "float32"))
             self._transpose(scratch, self.bind_start(layer.k, batch, head))
             if self._copies:
                 self.copy_values(scratch, self.bind_start(layer.v, batch, head))
@@ -213,24 +214,32 @@ class AttentionWriter:
             T.buffer_store(keys, column, [emit.ramp(self.column(feature + number, block), self._lanes)])
 
     def _tile(self, scratch: Any, batch: Expr, head: Expr, row: Expr) -> None:
-        layer, rows, lanes = self._layer, self._config.rows, self._lanes
+        layer, rows, lanes = self._layer, self._tile_rows, self._lanes
         begin = T.Bind(self.bind_start(layer.q, batch, head) + row * layer.q.strides[2])
-        masks_apart = layer.mask.strides[2] if layer.mask else 0
-        masks = T.Bind(self.bind_start(layer.mask, batch, head) + row * masks_apart) if layer.mask else None
+        masks = self.masks(scratch, batch, head, row)
 
         def weights(step: Expr, block: Expr) -> Expr:
             return scratch[emit.ramp(self.column(step, block), lanes)]
 
         query = self.queries(scratch, begin)
-        for block, sums, blocks in self._products(self._features, self._filled, weights, query):
+        of_scores = self._filled, self._vectors_per_read
+        for block, sums, blocks in self._products(self._features, of_scores, weights, query):
             for number, column in itertools.product(range(rows), range(blocks)):
-                mask = None if masks is None else masks + number * masks_apart
+                mask = None if masks is None else masks(number)
                 value = self.mask_scores(sums[number * blocks + column], mask, block + column)
                 T.buffer_store(scratch, value, [emit.ramp(self.line(number) + (block + column) * lanes, lanes)])
         factors = emit.on_stack(rows, lanes)
         with T.serial(0, rows) as number:
             T.buffer_store(factors, emit.splat(self.exponentials(scratch, number), lanes), [number])
         self._results(scratch, factors, batch, head, row)
+
+    def masks(self, scratch: Any, batch: Expr, head: Expr, row: Expr) -> Callable[[int], Expr] | None:  # noqa: ARG002 - others copy them
+        """Return where the mask of each query of a tile begins; None without a mask."""
+        view = self._layer.mask
+        if view is None:
+            return None
+        first = T.Bind(self.bind_start(view, batch, head) + row * view.strides[2])
+        return lambda number: first + number * view.strides[2]
 
     def queries(self, scratch: Any, begin: Expr) -> Callable[[int, Expr], Expr]:  # noqa: ARG002 - others copy them
         """Return what reads a step's factor of a query of a tile, which begins there."""
@@ -239,13 +248,13 @@ class AttentionWriter:
 
     def _products(
         self,
-        depth: int,
-        vectors: int,
+        depth: Expr,
+        size: tuple[Expr, int],
         weights: Callable[[Expr, Expr], Expr],
         factor: Callable[[int, Expr], Expr],
     ) -> Iterator[tuple[Expr, list[Expr], int]]:
-        """Write the products of the tile's rows with a matrix, some of its vectors at a time."""
-        rows, blocks = self._config.rows, min(self._config.blocks, vectors)
+        """Write the products of the tile's rows with a matrix of some vectors, so many of them at a time."""
+        rows, (vectors, blocks) = self._tile_rows, size
         with T.serial(0, -(-vectors // blocks)) as group:
             block = T.Bind(tirx.min(group * blocks, vectors - blocks))
             sums = emit.Registers(rows * blocks, self._lanes)
@@ -316,7 +325,7 @@ class AttentionWriter:
         T.buffer_store(scratch, value, [emit.ramp(T.Bind(line + block * self._lanes), self._lanes)])
 
     def _results(self, scratch: Any, factors: Any, batch: Expr, head: Expr, row: Expr) -> None:
-        layer, rows, lanes = self._layer, self._config.rows, self._lanes
+        layer, rows, lanes = self._layer, self._tile_rows, self._lanes
         values, out = self.bind_start(layer.v, batch, head), self.bind_start(layer.out, batch, head)
 
         def weights(step: Expr, block: Expr) -> Expr:
@@ -327,7 +336,9 @@ class AttentionWriter:
         def score(number: int, step: Expr) -> Expr:
             return scratch[self.line(number) + step]
 
-        for block, sums, blocks in self._products(self.rows_of_values, layer.value_size // lanes, weights, score):
+        vectors = layer.value_size // lanes
+        of_values = vectors, min(self._config.blocks, vectors)
+        for block, sums, blocks in self._products(self.rows_of_values, of_values, weights, score):
             for number, column in itertools.product(range(rows), range(blocks)):
                 index = out + (row + number) * layer.out.strides[2] + (block + column) * lanes
                 value = sums[number * blocks + column] * factors[number]

@@ -147,14 +147,19 @@ def _cores(layer: Dense, machine: Machine) -> int:
 def _operations(layer: Dense, machine: Machine) -> int:
     """Return how long a layer takes, in vector products."""
     loads = _blocks(layer, machine) * layer.inputs
-    return loads * max(layer.rows, 1 if _is_held(layer, machine) else _COLD)
+    return loads * max(layer.rows, 1 if is_held(layer, machine) else _COLD)
 
 
 def _fetches(layer: Dense, machine: Machine, config: Config) -> bool:
     """Whether weights that come next are fetched meanwhile: where no cache holds them, and few rows use them."""
-    if layer.rows == 1 or layer.rows > _FEW_ROWS or _is_held(layer, machine):
+    if layer.rows == 1 or layer.rows > _FEW_ROWS or is_held(layer, machine):
         return False
-    return _tiles(layer, config) == 1 or 2 * _size(layer, machine, config) * _FLOAT_BYTES <= machine.l2_bytes
+    return _tiles(layer, config) == 1 or fits_twice(layer, machine, config)
+
+
+def fits_twice(layer: Dense, machine: Machine, config: Config) -> bool:
+    """Whether the second cache holds the weights of two groups."""
+    return 2 * _size(layer, machine, config) * _FLOAT_BYTES <= machine.l2_bytes
 
 
 def _size(layer: Dense, machine: Machine, config: Config) -> int:
@@ -166,7 +171,7 @@ def _tiles(layer: Dense, config: Config) -> int:
     return -(-layer.rows // config.rows)
 
 
-def _is_held(layer: Dense, machine: Machine) -> bool:
+def is_held(layer: Dense, machine: Machine) -> bool:
     """Whether the second cache holds the weights from one run to the next, beside all else."""
     loads = _blocks(layer, machine) * layer.inputs
     return loads * machine.lanes * _FLOAT_BYTES <= machine.l2_bytes // 2
@@ -183,6 +188,8 @@ class DenseWriter:
         self._bias = rest.pop(0) if layer.bias else None
         self._others = rest
         self._groups = -(-_blocks(layer, machine) // config.blocks)
+        # The tiles of a group that fetch the weights of the next one together; 0 if none does.
+        self._fetching = _tiles(layer, config) if _fetches(layer, machine, config) else 0
 
     def write(self) -> None:
         shares = _parts(self._layer, self._machine, self._config)
@@ -229,7 +236,6 @@ class DenseWriter:
             rest: How many more there are.
         """
         layer, blocks, step = self._layer, self._config.blocks, self._config.inputs
-        fetches = _fetches(layer, self._machine, self._config)
         count = rows * blocks
         sums = emit.Registers(count * step, self._lanes, self.sum_dtype)
         for index in range(count * step):
@@ -241,7 +247,7 @@ class DenseWriter:
                 weights = [
                     T.Bind(self._weights[emit.ramp(line + block * self._lanes, self._lanes)]) for block in range(blocks)
                 ]
-                if fetches:
+                if self._fetching:
                     self._fetch(group, tile, first + number)
                 for line_row in range(rows):
                     offset = (row + line_row) * layer.inputs + first + number
@@ -269,7 +275,7 @@ class DenseWriter:
         Behind the last group it fetches memory that is not used, which does no harm.
         """
         layer, of_line = self._layer, emit.LINE // _FLOAT_BYTES
-        size, tiles = _size(layer, self._machine, self._config), _tiles(layer, self._config)
+        size, tiles = _size(layer, self._machine, self._config), self._fetching
         lines = -(-size // of_line)
         share = -(-lines // (layer.inputs * tiles))
         ahead = size if tiles > 1 else min(size, _AHEAD)
@@ -313,7 +319,7 @@ class DenseWriter:
             if (block + 1) * lanes <= outputs:
                 self._store(totals[block], row, output, lanes)
                 continue
-            stored = emit.on_stack(lanes, 1)
+            stored = emit.numbers_on_stack(lanes)
             T.buffer_store(stored, totals[block], [emit.ramp(0, lanes)])
             with T.serial(0, outputs % lanes) as lane:
                 self._store(stored[lane], row, output + lane, 1)

@@ -49,32 +49,40 @@ class Argument:
     """An argument of a kernel: name, shape, element type."""
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[Any, ...]
     dtype: str = "float32"
 
 
-def kernel(arguments: Sequence[Argument], body: Callable[..., None], attributes: Mapping[str, Any]) -> tirx.PrimFunc:
+def kernel(
+    arguments: Sequence[Argument],
+    body: Callable[..., None],
+    attributes: Mapping[str, Any],
+    size: tirx.Var | None = None,
+) -> tirx.PrimFunc:
     """Write a kernel.
 
     Args:
         arguments: Its arguments, the result last.
         body: Called with one flat buffer for each argument; writes the statements.
         attributes: Attributes of the function.
+        size: What shapes of the arguments depend on, if they do; the last parameter.
     """
     with IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_name("main")
         T.func_attr({"tirx.noalias": True, **attributes})
         # `noalias`: LLVM may keep loads of one argument in registers across stores to another.
         shaped = [T.arg(argument.name, T.buffer(argument.shape, argument.dtype)) for argument in arguments]
+        if size is not None:
+            T.arg(size.name, size)
         body(*(flat(argument) for argument in shaped))
     return builder.get()
 
 
 def flat(buffer: Buffer) -> Buffer:
     """Return a one-dimensional view of a buffer."""
-    size = 1
+    size: Any = 1
     for extent in buffer.shape:
-        size *= int(extent)
+        size = size * (int(extent) if isinstance(extent, tirx.IntImm) else extent)
     return T.decl_buffer((size,), buffer.dtype, data=buffer.data)
 
 
@@ -130,6 +138,14 @@ class Registers:
 def on_stack(count: int, lanes: int, dtype: str = "float32") -> Buffer:
     """Return a small buffer of vectors, which may be indexed by variables; up to 1 KiB of it is on the stack."""
     return flat(T.alloc_buffer((count,), wide(dtype, lanes)))
+
+
+def numbers_on_stack(count: int) -> Buffer:
+    """Return a small buffer of floats on the stack, which may be read one by one.
+
+    It has a scope of its own: TVM would share the memory of registers with it, and take both for vectors.
+    """
+    return flat(T.alloc_buffer((count,), "float32", scope="local"))
 
 
 def element_type(value: Expr) -> str:
