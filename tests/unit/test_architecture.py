@@ -50,8 +50,8 @@ FUNCTION_LINES, MODULE_LINES = 60, 600
 
 
 def module_name(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    components = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(components[:-1] if components[-1] == "__init__" else components)
 
 
 MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
@@ -65,18 +65,18 @@ def trees() -> dict[str, ast.Module]:
 
 def ancestors(name: str) -> list[str]:
     """Name a module and the packages that it lies in."""
-    parts = name.split(".")
-    return [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
+    components = name.split(".")
+    return [".".join(components[:count]) for count in range(1, len(components) + 1)]
 
 
 @functools.cache
 def sources() -> dict[Path, str]:
     """Return the text of each source file of ours but this one; folders of other people's are not even entered."""
-    found = []
+    paths = []
     for folder, below, names in os.walk(ROOT):
         below[:] = [name for name in below if name not in NOT_OURS]
-        found += [path for name in names if (path := Path(folder, name)).suffix in SOURCES or name in SOURCE_NAMES]
-    ours = [path for path in found if path.is_file() and path != Path(__file__)]
+        paths += [path for name in names if (path := Path(folder, name)).suffix in SOURCES or name in SOURCE_NAMES]
+    ours = [path for path in paths if path.is_file() and path != Path(__file__)]
     return {path: path.read_text(encoding="utf-8", errors="replace") for path in ours}
 
 
@@ -96,14 +96,14 @@ def running_code(node: ast.AST) -> Iterator[ast.AST]:
 @functools.cache
 def imported(tree: ast.AST) -> set[str]:
     """Name every module that a tree imports; `from a import b` names both a and a.b."""
-    found = set()
+    names = set()
     for node in running_code(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            found.add(node.module or "")
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+            names.add(node.module or "")
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
 
 
 @functools.cache
@@ -150,7 +150,7 @@ def prints(tree: ast.AST) -> set[str]:
 
 
 def device_words(tree: ast.AST) -> set[str]:
-    return {word for word in words(tree) if DEVICE_WORDS.search(word)}
+    return {text for text in words(tree) if DEVICE_WORDS.search(text)}
 
 
 def swallows(tree: ast.AST) -> list[int]:
@@ -166,15 +166,15 @@ def is_silent(handler: ast.ExceptHandler) -> bool:
     return bool(everything) and idle and not any(isinstance(node, ast.Call) for node in ast.walk(handler))
 
 
-def long_functions(tree: ast.AST, most: int) -> list[str]:
+def long_functions(tree: ast.AST, limit: int) -> list[str]:
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    return [node.name for node in functions if node.end_lineno - node.lineno + 1 > most]
+    return [node.name for node in functions if node.end_lineno - node.lineno + 1 > limit]
 
 
 def python(code: str, *argv: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    completed = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout
 
 
 # --- who imports whom ------------------------------------------------------------------------------------------
@@ -182,16 +182,16 @@ def python(code: str, *argv: str) -> str:
 
 def test_the_contracts_hold():
     """The order of the rooms stands in pyproject.toml."""
-    words = [Path(sys.executable).with_name("lint-imports"), "--no-logo", "--no-cache"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    command = [Path(sys.executable).with_name("lint-imports"), "--no-logo", "--no-cache"]
+    completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stdout
 
 
 def test_an_underscored_module_is_nobody_elses():
     for name, tree in trees().items():
         package = name if MODULES[name].name == "__init__.py" else name.rpartition(".")[0]
-        hidden = {one for one in imported(tree) & MODULES.keys() if one.rpartition(".")[2].startswith("_")}
-        assert {one.rpartition(".")[0] for one in hidden} <= {package}, name
+        hidden = {module for module in imported(tree) & MODULES.keys() if module.rpartition(".")[2].startswith("_")}
+        assert {module.rpartition(".")[0] for module in hidden} <= {package}, name
 
 
 def test_what_works_without_tvm():
@@ -227,40 +227,42 @@ def outside(*rooms: str) -> dict[str, ast.Module]:
 
 
 def test_only_process_starts_processes():
-    assert not {name: found for name, tree in outside("toolchain.process").items() if (found := starts_processes(tree))}
+    assert not {name: calls for name, tree in outside("toolchain.process").items() if (calls := starts_processes(tree))}
 
 
 def test_only_cli_prints_and_exits():
-    assert not {name: found for name, tree in outside("toolchain.cli").items() if (found := prints(tree))}
+    assert not {name: calls for name, tree in outside("toolchain.cli").items() if (calls := prints(tree))}
 
 
 def test_only_backends_know_their_devices():
-    assert not {name: found for name, tree in outside(*KNOW_DEVICES).items() if (found := device_words(tree))}
+    assert not {name: texts for name, tree in outside(*KNOW_DEVICES).items() if (texts := device_words(tree))}
 
 
 def test_onnx_runtime_comes_through_one_door():
     """Whoever imports it before its telemetry is off lets it report."""
     texts = {path: text for path, text in sources().items() if path.suffix == ".py"}
-    found = {path for path, text in texts.items() if "onnxruntime" in text and imports_onnx_runtime(ast.parse(text))}
-    assert found == {PACKAGE / "models" / "ort.py"}
+    importers = {
+        path for path, text in texts.items() if "onnxruntime" in text and imports_onnx_runtime(ast.parse(text))
+    }
+    assert importers == {PACKAGE / "models" / "ort.py"}
 
 
 # --- what is written nowhere -----------------------------------------------------------------------------------
 
 
 def test_there_are_sources_to_look_at():
-    found = {path.relative_to(ROOT).as_posix() for path in sources()}
+    paths = {path.relative_to(ROOT).as_posix() for path in sources()}
     assert {
         "toolchain/shell/ssh.py",
         "tests/support/parts.py",
         "pyproject.toml",
         "toolchain/runtime/CMakeLists.txt",
-    } <= found
+    } <= paths
 
 
-@pytest.mark.parametrize("what", NOWHERE)
-def test_written_nowhere(what):
-    assert not [f"{path}: {found[0]}" for path, text in sources().items() if (found := NOWHERE[what].search(text))]
+@pytest.mark.parametrize("kind", NOWHERE)
+def test_written_nowhere(kind):
+    assert not [f"{path}: {match[0]}" for path, text in sources().items() if (match := NOWHERE[kind].search(text))]
 
 
 def test_no_error_is_swallowed():
@@ -270,7 +272,7 @@ def test_no_error_is_swallowed():
 
 
 def test_size():
-    assert not {name: found for name, tree in trees().items() if (found := long_functions(tree, FUNCTION_LINES))}
+    assert not {name: long for name, tree in trees().items() if (long := long_functions(tree, FUNCTION_LINES))}
     assert not [path for path in MODULES.values() if path.read_text(encoding="utf-8").count("\n") > MODULE_LINES]
 
 
@@ -368,7 +370,7 @@ def test_rule_of_sizes():
 
 
 @pytest.mark.parametrize(
-    ("what", "text"),
+    ("kind", "text"),
     [
         ("a host key accepted unseen", "client.set_missing_host_key_policy(paramiko.AutoAddPolicy())"),
         ("a host key accepted unseen", "ssh -o StrictHostKeyChecking=no"),
@@ -379,5 +381,5 @@ def test_rule_of_sizes():
         ("a pickle loaded", "np.load(path, allow_pickle=True)"),
     ],
 )
-def test_rule_of_what_is_written_nowhere(what, text):
-    assert NOWHERE[what].search(text)
+def test_rule_of_what_is_written_nowhere(kind, text):
+    assert NOWHERE[kind].search(text)

@@ -42,8 +42,8 @@ def named(tree: ast.AST) -> list[str]:
 
 def test_only_the_table_names_machines_and_triples():
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")}
-    found = {path.relative_to(PACKAGE).as_posix(): names for path, tree in trees.items() if (names := named(tree))}
-    assert found.keys() == {TABLE}, found
+    users = {path.relative_to(PACKAGE).as_posix(): names for path, tree in trees.items() if (names := named(tree))}
+    assert users.keys() == {TABLE}, users
 
 
 @pytest.mark.parametrize(

@@ -49,13 +49,15 @@ def test_a_cost_is_read_as_it_was_written():
 
 def test_the_tables_of_cores_and_boards_fit_together():
     cores, boards = _arm_model.cores(), _arm_model.boards()
-    assert {one.core for one in boards.values()} == {*cores}
+    assert {board.core for board in boards.values()} == {*cores}
     for core in cores.values():
         kind = board.load(core.build)
         assert kind.target.mcpu == core.name
         assert core.computes_in_half == ("asimdhp" in kind.cpu_features)
-    assert all(one.adds in {"sum", "root"} for one in boards.values())
-    assert all(re.fullmatch(r"\d+:\d+", text) for one in boards.values() for text in (one.last, cores[one.core].l1))
+    assert all(board.adds in {"sum", "root"} for board in boards.values())
+    assert all(
+        re.fullmatch(r"\d+:\d+", text) for board in boards.values() for text in (board.last, cores[board.core].l1)
+    )
 
 
 def test_the_blocks_with_most_instructions_are_counted_until_they_cover_a_share():
@@ -104,11 +106,11 @@ def test_a_table_compares_each_peer_with_our_build_of_the_same_precision():
     assert "RK3588, its Cortex-A76" in text
     assert "Raspberry Pi 4" not in text
     board = _arm_model.boards()["rpi5"]
-    found = {cells[2]: cells for line in text.splitlines() if len(cells := re.split(r" *\| *", line)) > 8}
+    table = {cells[2]: cells for line in text.splitlines() if len(cells := re.split(r" *\| *", line)) > 8}
     ratio = rows[0].cost.ms(board) / rows[2].cost.ms(board)
-    assert found["ncnn"][7] == f"{ratio:.2f}"
-    assert found["ncnn-float16"][7] == f"{1 / ratio:.2f}"
-    assert found["ours"][7] == found["ours-float16"][7] == ""
+    assert table["ncnn"][7] == f"{ratio:.2f}"
+    assert table["ncnn-float16"][7] == f"{1 / ratio:.2f}"
+    assert table["ours"][7] == table["ours-float16"][7] == ""
 
 
 def test_rows_are_read_as_they_were_written(tmp_path):
@@ -122,18 +124,18 @@ def test_rows_are_read_as_they_were_written(tmp_path):
 
 
 def test_the_recorded_calibration_is_within_its_limit():
-    known = _arm_calibrate.recorded()
-    assert {network for core, network in known if core == "cortex-a72"} == {*_arm_calibrate.published().networks}
-    assert _arm_calibrate.failures(known, {core for core, _ in known}) == []
+    costs = _arm_calibrate.recorded()
+    assert {network for core, network in costs if core == "cortex-a72"} == {*_arm_calibrate.published().networks}
+    assert _arm_calibrate.failures(costs, {core for core, _ in costs}) == []
 
 
 def test_a_deviation_beyond_a_quarter_fails_on_the_boards_that_must_fit():
     published = _arm_calibrate.published().ms["rpi4"]["mobilenet"]
     board = _arm_model.boards()["rpi4"]
-    known = dict(_arm_calibrate.recorded())
+    costs = dict(_arm_calibrate.recorded())
     for share, fails in ((1.2, False), (0.8, False), (1.3, True), (0.7, True)):
-        known["cortex-a72", "mobilenet"] = Cost(1, published * share * board.mhz * 1e3, {1024: Lines()})
-        failures = _arm_calibrate.failures(known, ["cortex-a72"])
+        costs["cortex-a72", "mobilenet"] = Cost(1, published * share * board.mhz * 1e3, {1024: Lines()})
+        failures = _arm_calibrate.failures(costs, ["cortex-a72"])
         assert [failure.partition(":")[0] for failure in failures] == ["rpi4, mobilenet"] * fails
 
 
@@ -152,14 +154,14 @@ def test_published_times_are_of_known_boards_and_networks():
 
 
 def test_a_network_of_another_commit_is_refused(tmp_path):
-    own = _arm_calibrate.published().networks["mobilenet"]
+    network = _arm_calibrate.published().networks["mobilenet"]
     with pytest.raises(BuildError, match=r"mobilenet\.param is missing"):
-        _arm_calibrate.param(tmp_path, own)
+        _arm_calibrate.param(tmp_path, network)
     path = tmp_path / "benchmark/models/mobilenet.param"
     path.parent.mkdir(parents=True)
     path.write_text("Input data 0 1 data -23330=4,3,224,200,3 0=224 1=200 2=3\n")
     with pytest.raises(BuildError, match="is not the network whose times are published") as fault:
-        _arm_calibrate.param(tmp_path, own)
+        _arm_calibrate.param(tmp_path, network)
     assert _arm_calibrate.published().commit in fault.value.hint
     assert _arm_calibrate.shape(path) == (1, 3, 200, 224)
     path.write_text("")

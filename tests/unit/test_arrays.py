@@ -11,14 +11,14 @@ from toolchain.errors import InputError
 
 def test_numpy_reads_what_is_written(tmp_path):
     path = tmp_path / "y.npz"
-    given = {"file": np.arange(6.0).reshape(2, 3).T, "/a/b:0": np.float16(4), "none": np.zeros((0, 3), np.int8)}
-    arrays.save(path, given, "x")
-    with np.load(path) as found:
-        assert set(found.files) == set(given)
-        for name, value in given.items():
-            np.testing.assert_array_equal(found[name], value)
-            assert found[name].dtype == np.asarray(value).dtype
-    assert [one.name for one in tmp_path.iterdir()] == ["y.npz"]
+    outputs = {"file": np.arange(6.0).reshape(2, 3).T, "/a/b:0": np.float16(4), "none": np.zeros((0, 3), np.int8)}
+    arrays.save(path, outputs, "x")
+    with np.load(path) as file:
+        assert set(file.files) == set(outputs)
+        for name, value in outputs.items():
+            np.testing.assert_array_equal(file[name], value)
+            assert file[name].dtype == np.asarray(value).dtype
+    assert [path.name for path in tmp_path.iterdir()] == ["y.npz"]
 
 
 def test_an_earlier_result_is_replaced_and_nothing_else(tmp_path):

@@ -128,9 +128,9 @@ def test_every_invalid_file_has_its_row():
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_faults_of_an_invalid_file(name):
-    found, faults = board.check(invalid(name))
+    kind, faults = board.check(invalid(name))
     texts = [str(fault) for fault in faults]
-    assert found is None
+    assert kind is None
     assert len(texts) == len(FAULTS[name]), texts
     for text, start in zip(texts, FAULTS[name], strict=True):
         assert text.startswith(start)
@@ -210,13 +210,13 @@ def test_the_file_that_says_everything_does():
 
 
 def test_a_gpu_may_be_named_in_full():
-    found = board.load(str(DATA / "valid" / "gpu-in-full.toml"))
-    assert found.gpu == Gpu(name="g610", cores=4, clock_mhz=1000)
+    kind = board.load(str(DATA / "valid" / "gpu-in-full.toml"))
+    assert kind.gpu == Gpu(name="g610", cores=4, clock_mhz=1000)
 
 
 def test_resolved_takes_this_machine_for_native():
-    found = board.load(str(DATA / "valid" / "this-machine.toml")).resolved()
-    assert (found.machine, found.triple) == (platform.machine(), architecture.of_machine(platform.machine()).triple)
+    kind = board.load(str(DATA / "valid" / "this-machine.toml")).resolved()
+    assert (kind.machine, kind.triple) == (platform.machine(), architecture.of_machine(platform.machine()).triple)
 
 
 def test_resolved_on_a_machine_that_is_not_supported(monkeypatch):
@@ -229,24 +229,24 @@ def test_resolved_on_a_machine_that_is_not_supported(monkeypatch):
 
 
 def test_resolved_takes_a_triple_that_a_file_names():
-    found = dataclasses.replace(board.load(str(DATA / "valid" / "this-machine.toml")), triple="aarch64-poky-linux")
-    assert found.resolved().triple == "aarch64-poky-linux"
+    kind = dataclasses.replace(board.load(str(DATA / "valid" / "this-machine.toml")), triple="aarch64-poky-linux")
+    assert kind.resolved().triple == "aarch64-poky-linux"
 
 
 def test_resolved_counts_the_cores_of_this_machine_alone():
-    found = board.load(str(DATA / "valid" / "this-machine.toml"))
-    assert found.cores == 0
-    assert found.resolved().cores == os.cpu_count()
-    assert dataclasses.replace(found, cores=3).resolved().cores == 3
-    assert dataclasses.replace(found, connection="ssh").resolved().cores == 0
+    kind = board.load(str(DATA / "valid" / "this-machine.toml"))
+    assert kind.cores == 0
+    assert kind.resolved().cores == os.cpu_count()
+    assert dataclasses.replace(kind, cores=3).resolved().cores == 3
+    assert dataclasses.replace(kind, connection="ssh").resolved().cores == 0
 
 
 @pytest.mark.parametrize(
     ("name", "cpus", "used"), [("rk3588-cpu", 8, 4), ("rk3399-cpu", 6, 0), ("rpi5", 4, 0), ("ryzen-v1000", 8, 0)]
 )
 def test_the_cores_that_a_board_has_and_uses(name, cpus, used):
-    found = board.load(name)
-    assert (found.cpus, found.threads) == (cpus, used)
+    kind = board.load(name)
+    assert (kind.cpus, kind.threads) == (cpus, used)
 
 
 def test_a_warning_of_threads_on_slow_cores():
@@ -267,8 +267,8 @@ def test_resolved_changes_nothing_else():
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_shipped_board(path):
-    found = board.load(path.stem)
-    assert found.name == path.stem
+    kind = board.load(path.stem)
+    assert kind.name == path.stem
     assert schema_accepts(path)
 
 
@@ -284,11 +284,11 @@ def test_shipped_board(path):
     ],
 )
 def test_boards_with_a_vta(name, device, machine):
-    found = board.load(name).resolved()
-    assert (found.backend, found.target.device, found.machine) == ("vta", device, machine)
-    assert found.emulated == (device == "vta-sim"), "times of a simulated array are marked"
-    assert found.connection == ("local" if name == "vta-sim" else "ssh")
-    assert found.cores > 0
+    kind = board.load(name).resolved()
+    assert (kind.backend, kind.target.device, kind.machine) == ("vta", device, machine)
+    assert kind.emulated == (device == "vta-sim"), "times of a simulated array are marked"
+    assert kind.connection == ("local" if name == "vta-sim" else "ssh")
+    assert kind.cores > 0
 
 
 def test_names_are_the_shipped_files():

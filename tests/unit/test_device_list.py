@@ -55,9 +55,9 @@ def test_line_ends_are_the_files_own(before, tmp_path):
     path.write_bytes(before.replace("\n", "\r\n").encode())
     assert device_list.add(path, "bench-1", BENCH)
     assert load_devices(path)["bench-1"] == BENCH
-    said = path.read_bytes()
-    assert said.startswith(before.rstrip("\n").replace("\n", "\r\n").encode())
-    assert said.count(b"\n") == said.count(b"\r\n") == said.count(b"\r")
+    content = path.read_bytes()
+    assert content.startswith(before.rstrip("\n").replace("\n", "\r\n").encode())
+    assert content.count(b"\n") == content.count(b"\r\n") == content.count(b"\r")
 
 
 def test_mixed_line_ends_stay_as_they_are(tmp_path):
@@ -93,8 +93,8 @@ def test_an_entry_is_corrected_and_keeps_its_application(tmp_path):
     assert device_list.add(
         path, "old", Device(board="rpi4", host="me@10.0.0.1", root="/data/x", emulated=True, run=old.run)
     )
-    found = load_devices(path)["old"]
-    assert (found.board, found.root, found.emulated, found.run) == ("rpi4", "/data/x", True, old.run)
+    device = load_devices(path)["old"]
+    assert (device.board, device.root, device.emulated, device.run) == ("rpi4", "/data/x", True, old.run)
     assert "# the first one" in path.read_text()
     assert path.stat().st_mode & 0o777 == 0o640
 
@@ -106,7 +106,7 @@ def test_a_list_with_faults_stays_as_it_is(text, tmp_path):
     with pytest.raises(InputError):
         device_list.add(path, "bench-1", BENCH)
     assert path.read_bytes() == text.encode("latin-1")
-    assert [one.name for one in tmp_path.iterdir()] == ["devices.toml"]
+    assert [path.name for path in tmp_path.iterdir()] == ["devices.toml"]
 
 
 def test_a_link_stays_one(tmp_path):

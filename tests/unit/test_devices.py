@@ -90,16 +90,16 @@ def test_faults_of_devices(folder, text, faults):
     (folder / "lab.toml").write_text(text)
     with pytest.raises(InputError, match=rf"lab\.toml has {len(faults)} fault") as caught:
         devices.load_devices(folder / "lab.toml")
-    found = caught.value.details.splitlines()
-    assert len(found) == len(faults)
-    assert all(text.startswith(start) for text, start in zip(found, faults, strict=True)), found
+    texts = caught.value.details.splitlines()
+    assert len(texts) == len(faults)
+    assert all(text.startswith(start) for text, start in zip(texts, faults, strict=True)), texts
 
 
 def test_an_application(folder):
     (folder / "lab.toml").write_text(RUN + "unit = 'a@1.service'\nscope = 'system'\nhealth = 'x'\nwithin = '90s'\n")
-    found = devices.load_devices(folder / "lab.toml")["a"].run
-    assert found == Application(unit="a@1.service", scope="system", health="x", within="90s")
-    assert (found.name, found.seconds) == ("a@1.service", 90)
+    application = devices.load_devices(folder / "lab.toml")["a"].run
+    assert application == Application(unit="a@1.service", scope="system", health="x", within="90s")
+    assert (application.name, application.seconds) == ("a@1.service", 90)
     assert Application(restart="/etc/init.d/app restart", health="x").name == "/etc/init.d/app restart"
 
 
@@ -134,16 +134,18 @@ def test_devices_of_this_folder(folder, monkeypatch, variable):
 
 
 def test_devices_of_the_project_and_of_the_user_are_known_from_any_folder(folder, monkeypatch):
-    own = folder / "config" / "edge-toolchain" / "devices.toml"
-    own.parent.mkdir(parents=True)
-    own.write_text('[devices.desk]\nboard = "pi"\nhost = "elsewhere"\n[devices.mine]\nboard = "pi"\nhost = "m"\n')
+    users_file = folder / "config" / "edge-toolchain" / "devices.toml"
+    users_file.parent.mkdir(parents=True)
+    users_file.write_text(
+        '[devices.desk]\nboard = "pi"\nhost = "elsewhere"\n[devices.mine]\nboard = "pi"\nhost = "m"\n'
+    )
     (folder / "devices.toml").write_text(DEVICES)
     (folder / "deep" / "down").mkdir(parents=True)
     monkeypatch.chdir(folder / "deep" / "down")
-    found = devices.load_devices()
-    assert found == LAB | {"mine": Device("pi", "m")}, "and the project's own entry wins"
-    assert devices.source_of(found["desk"]) == folder / "devices.toml"
-    assert devices.source_of(found["mine"]) == own
+    entries = devices.load_devices()
+    assert entries == LAB | {"mine": Device("pi", "m")}, "and the project's own entry wins"
+    assert devices.source_of(entries["desk"]) == folder / "devices.toml"
+    assert devices.source_of(entries["mine"]) == users_file
     assert devices.source_of(Device("pi", "an address")) is None
 
 
@@ -156,32 +158,30 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("what", COMMANDS)
-def test_a_list_that_nobody_named_may_run_no_commands(folder, monkeypatch, what):
+@pytest.mark.parametrize("key", COMMANDS)
+def test_a_list_that_nobody_named_may_run_no_commands(folder, monkeypatch, key):
     """It is in a checkout of anybody's; `status` there would run what stands in it."""
-    (folder / "devices.toml").write_text(f'[pi]\nboard = "pi"\nhost = "h"\n{COMMANDS[what]}')
+    (folder / "devices.toml").write_text(f'[pi]\nboard = "pi"\nhost = "h"\n{COMMANDS[key]}')
     (folder / "deep").mkdir()
-    for place in (folder, folder / "deep"):
-        monkeypatch.chdir(place)
-        with pytest.raises(
-            InputError, match=rf"device pi of .*devices\.toml has {what}, which runs commands"
-        ) as caught:
+    for current in (folder, folder / "deep"):
+        monkeypatch.chdir(current)
+        with pytest.raises(InputError, match=rf"device pi of .*devices\.toml has {key}, which runs commands") as caught:
             devices.load_devices()
         assert "--devices" in caught.value.hint
     monkeypatch.chdir(folder)
-    named = devices.load_devices(Path("devices.toml"))
-    assert named["pi"].ssh_config or named["pi"].run or named["pi"].power, "who names it has looked at it"
+    entries = devices.load_devices(Path("devices.toml"))
+    assert entries["pi"].ssh_config or entries["pi"].run or entries["pi"].power, "who names it has looked at it"
     monkeypatch.setenv("TOOLCHAIN_DEVICES", "devices.toml")
-    assert devices.load_devices() == named
+    assert devices.load_devices() == entries
 
 
 def test_the_users_own_list_may_run_commands_and_a_units_name_is_none(folder):
-    own = folder / "config" / "edge-toolchain" / "devices.toml"
-    own.parent.mkdir(parents=True)
-    own.write_text(f'[pi]\nboard = "pi"\nhost = "h"\n{COMMANDS["run.health"]}')
+    users_file = folder / "config" / "edge-toolchain" / "devices.toml"
+    users_file.parent.mkdir(parents=True)
+    users_file.write_text(f'[pi]\nboard = "pi"\nhost = "h"\n{COMMANDS["run.health"]}')
     (folder / "devices.toml").write_text("[a]\nboard = 'pi'\nhost = 'h'\n[a.run]\nunit = 'a.service'\n")
-    found = devices.load_devices()
-    assert (found["pi"].run.health, found["a"].run.unit) == ("x", "a.service")
+    entries = devices.load_devices()
+    assert (entries["pi"].run.health, entries["a"].run.unit) == ("x", "a.service")
 
 
 def test_devices_of_the_variable(folder, monkeypatch):
@@ -215,9 +215,9 @@ def test_virtual_boards_are_devices_like_any_other(farm):
 
 def test_the_labs_own_device_wins_over_a_virtual_one(folder, farm):
     (folder / "devices.toml").write_text(DEVICES)
-    found = devices.load_devices()
-    assert found["desk"] == DESK
-    assert found["pi-1"].emulated
+    entries = devices.load_devices()
+    assert entries["desk"] == DESK
+    assert entries["pi-1"].emulated
 
 
 def test_a_named_file_stands_alone(folder, farm):

@@ -34,7 +34,7 @@ def test_every_command_of_a_page_exists_with_its_options(page):
     """In the blocks, also in those that no test runs, and in the sentences."""
     texts = [block.text for block in documents.blocks(page) if block.language == "sh"]
     texts += documents.inline_commands(page)
-    faults = {fault for text in texts for words in documents.commands(text) if (fault := documents.fault(words))}
+    faults = {fault for text in texts for command in documents.commands(text) if (fault := documents.fault(command))}
     assert faults == set()
 
 
@@ -52,10 +52,10 @@ def test_every_command_of_a_page_exists_with_its_options(page):
     ],
 )
 def test_a_command_that_does_not_exist_is_detected(command, fault):
-    [words] = [words for words in documents.commands(command) if words[0] != "cd"]
-    found = documents.fault(words)
-    assert fault.lower() in found.lower()
-    assert bool(found) == bool(fault)
+    [command_line] = [command_line for command_line in documents.commands(command) if command_line[0] != "cd"]
+    result = documents.fault(command_line)
+    assert fault.lower() in result.lower()
+    assert bool(result) == bool(fault)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=documents.name_of)
@@ -102,9 +102,9 @@ def test_the_architecture_names_every_room():
 
 def test_the_layout_of_a_device_is_that_of_its_store():
     page = (ROOT / "docs/device.md").read_text(encoding="utf-8")
-    shown = re.findall(r"^  ([\w/<>.]+) ", page.partition("```")[2].partition("```")[0], re.MULTILINE)
-    assert shown == re.findall(r"^ROOT/(\S+) ", str(store.__doc__), re.MULTILINE)
-    made = re.search(r"mkdir -p (.*)", scripts.SWEEP)
-    assert made
+    entries = re.findall(r"^  ([\w/<>.]+) ", page.partition("```")[2].partition("```")[0], re.MULTILINE)
+    assert entries == re.findall(r"^ROOT/(\S+) ", str(store.__doc__), re.MULTILINE)
+    folders = re.search(r"mkdir -p (.*)", scripts.SWEEP)
+    assert folders
     # A deploy to a slot makes the folder of slots.
-    assert {entry.partition("/<")[0] for entry in shown if "/" in entry} == {"slots", *made[1].split()}
+    assert {entry.partition("/<")[0] for entry in entries if "/" in entry} == {"slots", *folders[1].split()}

@@ -67,11 +67,11 @@ def test_details_and_hint_may_be_left_out():
 
 
 @pytest.mark.parametrize(
-    ("word", "expected"),
+    ("name", "expected"),
     [("mobilent", "did you mean mobilenet?"), ("resnet", "did you mean resnet-18?"), ("xyz", ""), ("", "")],
 )
-def test_did_you_mean(word, expected):
-    assert did_you_mean(word, ["mobilenet", "resnet-18", "mlp"]) == expected
+def test_did_you_mean(name, expected):
+    assert did_you_mean(name, ["mobilenet", "resnet-18", "mlp"]) == expected
 
 
 def test_did_you_mean_takes_any_iterable():
@@ -104,7 +104,7 @@ def test_a_network_fault_is_words_and_not_pythons_representation():
 
 
 @pytest.mark.parametrize(
-    ("fault", "words"),
+    ("fault", "message"),
     [
         (OSError(errno.EISDIR, "Is a directory", "./x"), "./x: Is a directory"),
         (socket.gaierror(-2, "Name or service not known"), "Name or service not known"),
@@ -125,8 +125,8 @@ def test_a_network_fault_is_words_and_not_pythons_representation():
         ),
     ],
 )
-def test_the_innermost_cause_is_the_reason(fault, words):
-    assert reason(fault) == words
+def test_the_innermost_cause_is_the_reason(fault, message):
+    assert reason(fault) == message
 
 
 def test_what_a_fault_was_raised_from_is_its_reason():

@@ -62,13 +62,13 @@ def test_a_run_that_was_killed_is_no_success():
 def test_what_xml_cannot_hold_is_left_out():
     """Compilers write colours, broken devices write anything."""
     failure = Failure("bell \x07", "\x1b[31mred\x1b[0m \x00 \ud800 \ufffe ümläut 🙂", exit_code=5)
-    found = parsed(failure.junit("s", "x", "y")).find("testcase/failure")
-    assert (found.get("message"), found.text) == ("bell ", "[31mred[0m    ümläut 🙂")
+    element = parsed(failure.junit("s", "x", "y")).find("testcase/failure")
+    assert (element.get("message"), element.text) == ("bell ", "[31mred[0m    ümläut 🙂")
 
 
 def test_what_is_known_of_a_failed_run_is_told():
     suite = parsed(Failure("lost").junit("s", "x", "y", 1.25, {"board": "rpi4", "waited": "3.0 s: ann"}))
-    assert [(one.get("name"), one.get("value")) for one in suite.iter("property")] == [
+    assert [(element.get("name"), element.get("value")) for element in suite.iter("property")] == [
         ("board", "rpi4"), ("waited", "3.0 s: ann")
     ]  # fmt: skip
     assert suite.find("testcase").get("time") == "1.250"

@@ -89,13 +89,13 @@ def test_target_keeps_its_old_content_until_the_end(tmp_path):
 @pytest.mark.parametrize("umask", [0o022], indirect=True)
 def test_threads_that_write_at_once_leave_the_mask_as_it_was(tmp_path, umask, monkeypatch):
     """One that asks while another one has set it would put that back for good."""
-    whole, asked = os.umask, threading.Barrier(2)
+    real_umask, barrier = os.umask, threading.Barrier(2)
 
     def slowly(mask):
-        before = whole(mask)
+        before = real_umask(mask)
         if mask == 0o077:
             with contextlib.suppress(threading.BrokenBarrierError):
-                asked.wait(0.2)
+                barrier.wait(0.2)
         return before
 
     monkeypatch.setattr(os, "umask", slowly)
@@ -105,7 +105,7 @@ def test_threads_that_write_at_once_leave_the_mask_as_it_was(tmp_path, umask, mo
     for writer in writers:
         writer.join()
     assert {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in "ab"} == {0o644}
-    assert whole(0o022) == 0o022
+    assert real_umask(0o022) == 0o022
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)], indirect=["umask"])
@@ -262,9 +262,9 @@ def test_a_cache_that_others_can_enter_becomes_private(tmp_path, monkeypatch):
     ],
 )
 def test_what_a_machine_refuses_has_a_next_step(fault, message, hint):
-    told = files.refused(fault)
-    assert message in told.message
-    assert hint in told.hint
+    error = files.refused(fault)
+    assert message in error.message
+    assert hint in error.hint
 
 
 @pytest.mark.parametrize("fault", [FileNotFoundError(errno.ENOENT, "No such file", "x"), OSError(errno.EINVAL, "x")])
@@ -301,4 +301,4 @@ def test_an_edit_that_changes_nothing_writes_nothing(tmp_path):
     assert path.stat().st_ino == before.st_ino
     with pytest.raises(ZeroDivisionError):
         files.edit(path, lambda _text: b"%d" % (1 // 0))
-    assert [one.name for one in tmp_path.iterdir()] == ["list"]
+    assert [path.name for path in tmp_path.iterdir()] == ["list"]

@@ -47,36 +47,36 @@ def text_of(node: ast.AST) -> str:
 @functools.cache
 def hints() -> list[tuple[str, str]]:
     """Return all hints of the source, with where they are: arguments and local names that are called so."""
-    found = []
+    located = []
     for path in sorted((ROOT / "toolchain").rglob("*.py")):
         source = path.read_text(encoding="utf-8")
         for node in ast.walk(ast.parse(source)) if "hint" in source else ():
             value = None
             if (isinstance(node, ast.keyword) and node.arg == "hint") or (
-                isinstance(node, ast.Assign) and any(getattr(one, "id", "") == "hint" for one in node.targets)
+                isinstance(node, ast.Assign) and any(getattr(target, "id", "") == "hint" for target in node.targets)
             ):
                 value = node.value
             if value is not None and (text := text_of(value)).strip(HOLE):
-                found.append((f"{path.relative_to(ROOT)}:{value.lineno}", text))
-    return found
+                located.append((f"{path.relative_to(ROOT)}:{value.lineno}", text))
+    return located
 
 
 def commands(text: str) -> list[list[str]]:
     """Return the words of each command of ours that a text names, in backquotes or bare."""
     quoted = re.findall(r"`([^`]*)`", text)
-    bare = [part.strip().removeprefix("run ") for part in re.split(r"`[^`]*`|[;,\n]|, or | or | then |: ", text)]
-    return [part.split()[1:] for part in quoted + bare if re.match(r"toolchain [a-z]", part)]
+    bare = [command.strip().removeprefix("run ") for command in re.split(r"`[^`]*`|[;,\n]|, or | or | then |: ", text)]
+    return [command.split()[1:] for command in quoted + bare if re.match(r"toolchain [a-z]", command)]
 
 
-def resolved(words: list[str]) -> tuple[click.Command, list[str]]:
+def resolved(arguments: list[str]) -> tuple[click.Command, list[str]]:
     """Follow the words of a command line down to the command that they call; return it and the rest."""
     command: click.Command = cli
-    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
-        inner = command.get_command(click.Context(command), words[0].strip(".,:()"))
+    while isinstance(command, click.Group) and arguments and not arguments[0].startswith("-"):
+        inner = command.get_command(click.Context(command), arguments[0].strip(".,:()"))
         if inner is None:
-            return cli, words
-        command, words = inner, words[1:]
-    return command, words
+            return cli, arguments
+        command, arguments = inner, arguments[1:]
+    return command, arguments
 
 
 def options_of(command: click.Command) -> set[str]:
@@ -85,12 +85,12 @@ def options_of(command: click.Command) -> set[str]:
 
 
 def every_option(command: click.Command) -> set[str]:
-    found = options_of(command)
+    options = options_of(command)
     if isinstance(command, click.Group):
         for name in command.list_commands(click.Context(command)):
             inner = command.get_command(click.Context(command), name)
-            found |= every_option(inner) if inner else set()
-    return found
+            options |= every_option(inner) if inner else set()
+    return options
 
 
 def test_there_are_hints_to_look_at():
@@ -101,18 +101,18 @@ def test_there_are_hints_to_look_at():
 def wrong_commands(text: str) -> list[str]:
     """Return what is wrong with the commands that a hint names."""
     faults = []
-    for words in commands(text):
-        command, rest = resolved(words)
+    for arguments in commands(text):
+        command, rest = resolved(arguments)
         if command is cli:
-            faults.append(f"there is no command `toolchain {' '.join(words)}`")
-        names = {word.partition("=")[0].strip(".,:;()") for word in rest}
+            faults.append(f"there is no command `toolchain {' '.join(arguments)}`")
+        names = {argument.partition("=")[0].strip(".,:;()") for argument in rest}
         options = {name for name in names if re.fullmatch(r"--[a-z][a-z0-9-]+", name)}
-        faults += [f"`toolchain {words[0]}` has no option {name}" for name in options - options_of(command)]
+        faults += [f"`toolchain {arguments[0]}` has no option {name}" for name in options - options_of(command)]
     return faults
 
 
 def test_the_commands_of_hints_exist_and_take_their_options():
-    assert [(place, fault) for place, text in hints() for fault in wrong_commands(text)] == []
+    assert [(location, fault) for location, text in hints() for fault in wrong_commands(text)] == []
 
 
 @pytest.mark.parametrize("text", ["run `toolchain depoly`", "toolchain farm up --vertual a", "`toolchain farm ups`"])
@@ -126,22 +126,22 @@ OTHER_PROGRAMS = re.compile(
 
 
 def test_the_options_that_hints_name_are_some_commands():
-    known, faults = every_option(cli), []
-    for place, text in hints():
-        named = re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", OTHER_PROGRAMS.sub("", text))
-        faults += [(place, name) for name in named if name not in known]
+    options, faults = every_option(cli), []
+    for location, text in hints():
+        names = re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", OTHER_PROGRAMS.sub("", text))
+        faults += [(location, name) for name in names if name not in options]
     assert faults == []
 
 
 def test_no_hint_sends_anybody_to_doctor_for_the_name_of_a_package():
-    assert [(place, text) for place, text in hints() if "doctor` names the package" in text] == []
+    assert [(location, text) for location, text in hints() if "doctor` names the package" in text] == []
 
 
 def test_the_variables_of_make_that_hints_name_exist():
     ours = re.search(r"^OURS +:= (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert ours
-    named = {name for _, text in hints() for name in re.findall(r"\b([A-Z]+)= with make", text)}
-    assert named <= set(ours[1].split())
+    names = {name for _, text in hints() for name in re.findall(r"\b([A-Z]+)= with make", text)}
+    assert names <= set(ours[1].split())
 
 
 # --- what is missing, and what brings it ------------------------------------------------------------------------------
@@ -191,9 +191,9 @@ MISSING = {
 
 
 @pytest.mark.usefixtures("bare")
-@pytest.mark.parametrize("what", MISSING)
-def test_a_thing_that_is_missing_comes_with_what_brings_it(what):
-    call, remedy = MISSING[what]
+@pytest.mark.parametrize("name", MISSING)
+def test_a_thing_that_is_missing_comes_with_what_brings_it(name):
+    call, remedy = MISSING[name]
     assert remedy in raised(call).hint
 
 

@@ -78,12 +78,12 @@ def swallow(number=signal.SIGINT):
         signal.raise_signal(number)
 
 
-@pytest.mark.parametrize(("number", "said"), [(signal.SIGINT, "ended"), (signal.SIGTERM, "ended SIGTERM")])
+@pytest.mark.parametrize(("number", "output"), [(signal.SIGINT, "ended"), (signal.SIGTERM, "ended SIGTERM")])
 @pytest.mark.parametrize("where", PLACES)
-def test_what_cannot_be_raised_comes_again(where, number, said):
+def test_what_cannot_be_raised_comes_again(where, number, output):
     script = SCRIPT.format(where=where, number=int(number))
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert (found.stdout.strip(), found.stderr) == (said, "")
+    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert (completed.stdout.strip(), completed.stderr) == (output, "")
 
 
 @pytest.mark.usefixtures("listening")
@@ -135,9 +135,9 @@ def test_another_error_after_a_request_is_its_consequence():
     fault = BuildError("parallel_for failed")
     assert interrupts.request_behind(fault) is fault
     swallow(signal.SIGTERM)
-    found = interrupts.request_behind(fault)
-    assert (type(found), found.args, found.__cause__) == (KeyboardInterrupt, ("SIGTERM",), fault)
-    assert Failure.of(found) == Failure("interrupted by SIGTERM", "parallel_for failed", exit_code=130)
+    request = interrupts.request_behind(fault)
+    assert (type(request), request.args, request.__cause__) == (KeyboardInterrupt, ("SIGTERM",), fault)
+    assert Failure.of(request) == Failure("interrupted by SIGTERM", "parallel_for failed", exit_code=130)
 
 
 @pytest.mark.usefixtures("listening")
@@ -161,5 +161,5 @@ def test_who_ignores_the_signal_goes_on_doing_so():
         "import signal; from toolchain import interrupts; signal.signal(signal.SIGINT, signal.SIG_IGN);"
         "interrupts.listen(); signal.raise_signal(signal.SIGINT); print('went on')"
     )
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert found.stdout == "went on\n"
+    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert completed.stdout == "went on\n"

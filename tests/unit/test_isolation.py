@@ -17,7 +17,7 @@ PRODUCTS = {"TOOLCHAIN_ADB", "TOOLCHAIN_CACHE", "TOOLCHAIN_DEVICES"}
 
 def test_every_variable_that_tests_read_is_a_switch():
     texts = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py")]
-    names = {name for text in texts for found in READ.findall(text) for name in found if name}
+    names = {name for text in texts for groups in READ.findall(text) for name in groups if name}
     assert names - PRODUCTS <= session.SWITCHES
 
 
@@ -55,6 +55,6 @@ def test_what_is_chosen():
     assert chosen[session.REAL_HOMES] == "/home/me"
 
 
-@pytest.mark.parametrize(("engine", "kept"), [("unix:///run/user/1/docker.sock", True), ("ssh://me@lab", False)])
-def test_only_an_engine_of_this_machine_is_asked(engine, kept):
-    assert ("DOCKER_HOST" in session.environment({"DOCKER_HOST": engine}, Path("/session"), [])) is kept
+@pytest.mark.parametrize(("engine", "passed_on"), [("unix:///run/user/1/docker.sock", True), ("ssh://me@lab", False)])
+def test_only_an_engine_of_this_machine_is_asked(engine, passed_on):
+    assert ("DOCKER_HOST" in session.environment({"DOCKER_HOST": engine}, Path("/session"), [])) is passed_on

@@ -76,12 +76,12 @@ def test_a_file_that_is_missing_has_a_private_lock(path):
 
 
 def test_a_wait_has_an_end_and_names_the_holder(path, stranger):
-    told = []
-    with pytest.raises(BusyError) as caught, locks.hold(path, "the store", 0.1, told.append):
+    lines = []
+    with pytest.raises(BusyError) as caught, locks.hold(path, "the store", 0.1, lines.append):
         pytest.fail("somebody has it")
     assert caught.value.message.startswith(f"the store is in use by process {stranger.pid} (python")
     assert caught.value.details == "this command waited 0 s for it"
-    assert told == [f"waiting for up to 0 s: {caught.value.message}"]
+    assert lines == [f"waiting for up to 0 s: {caught.value.message}"]
 
 
 def test_a_wait_ends_with_the_holder(path, stranger):

@@ -33,7 +33,7 @@ SHOWN = re.compile(r"[A-Za-z]{2,}[^A-Za-z]+[A-Za-z]{2,}")
 def text_of(node):
     """The text of a literal, with a mark for each value in it."""
     if isinstance(node, ast.JoinedStr):
-        return "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)
+        return "".join(value.value if isinstance(value, ast.Constant) else "{}" for value in node.values)
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
@@ -47,9 +47,9 @@ def literals(node):
         if not isinstance(child, ast.JoinedStr):
             yield from literals(child)
             continue
-        for part in child.values:
-            if isinstance(part, ast.FormattedValue):
-                yield from literals(part)
+        for value in child.values:
+            if isinstance(value, ast.FormattedValue):
+                yield from literals(value)
 
 
 def messages_of_python(source):
@@ -62,11 +62,11 @@ def messages_of_shell(source):
 
 
 def messages_of_cpp(source):
-    found = []
+    messages = []
     for number, line in enumerate(source.split("\n"), start=1):
         code = line.partition("//")[0]
-        found += [(number, text) for text in re.findall(r'"((?:[^"\\]|\\.)*)"', code) if SHOWN.search(text)]
-    return found
+        messages += [(number, text) for text in re.findall(r'"((?:[^"\\]|\\.)*)"', code) if SHOWN.search(text)]
+    return messages
 
 
 READERS = {".py": messages_of_python, ".sh": messages_of_shell, ".cc": messages_of_cpp}
@@ -75,10 +75,10 @@ READERS = {".py": messages_of_python, ".sh": messages_of_shell, ".cc": messages_
 def idioms(path, source):
     """Say which idioms a file has, and what to write instead."""
     return [
-        f"{path}:{line}: {found[0]!r} in {text.strip()[:160]!r}: {remedy}"
+        f"{path}:{line}: {match[0]!r} in {text.strip()[:160]!r}: {remedy}"
         for line, text in READERS[path.suffix](source)
         for pattern, remedy in IDIOMS.items()
-        if (found := re.search(pattern, text))
+        if (match := re.search(pattern, text))
     ]
 
 
@@ -87,12 +87,12 @@ def sources():
 
 
 def test_messages_have_no_such_idiom():
-    faults = [one for path in sources() for one in idioms(path, path.read_text())]
+    faults = [fault for path in sources() for fault in idioms(path, path.read_text())]
     assert not faults, "\n".join(faults)
 
 
 @pytest.mark.parametrize(
-    ("name", "source", "found"),
+    ("name", "source", "count"),
     [
         ("a.py", 'raise InputError(f"{word!r} is no number")', 1),
         ("a.py", 'raise InputError("--a and --b exclude each other", hint="whoever asked")', 2),
@@ -103,5 +103,5 @@ def test_messages_have_no_such_idiom():
         ("a.cc", '// nobody knows\nFail("it is not a socket");', 0),
     ],
 )
-def test_the_idioms_are_seen_in_messages_alone(name, source, found):
-    assert len(idioms(Path(name), source)) == found
+def test_the_idioms_are_seen_in_messages_alone(name, source, count):
+    assert len(idioms(Path(name), source)) == count

@@ -16,13 +16,13 @@ KNOWN = "ours"
 
 def foreign(path):
     """Say that everything is foreign but what holds, or is, our file."""
-    found = path / KNOWN if path.is_dir() else path
-    return "" if found.is_file() and found.read_text().startswith(KNOWN) else "it is not ours"
+    marker = path / KNOWN if path.is_dir() else path
+    return "" if marker.is_file() and marker.read_text().startswith(KNOWN) else "it is not ours"
 
 
 def tree(folder):
-    found = sorted(folder.rglob("*"))
-    return {str(item.relative_to(folder)): item.read_bytes() if item.is_file() else None for item in found}
+    paths = sorted(folder.rglob("*"))
+    return {str(item.relative_to(folder)): item.read_bytes() if item.is_file() else None for item in paths}
 
 
 def replace(folder, text="ours, newer"):

@@ -147,9 +147,9 @@ def test_file_that_is_no_program(tmp_path):
 
 
 def test_no_shell_reads_the_arguments():
-    words = ["a b", "$HOME", "*", "; false", "'\""]
-    result = process.run([sys.executable, "-c", "import sys; print(sys.argv[1:])", *words])
-    assert result.stdout == f"{words}\n"
+    arguments = ["a b", "$HOME", "*", "; false", "'\""]
+    result = process.run([sys.executable, "-c", "import sys; print(sys.argv[1:])", *arguments])
+    assert result.stdout == f"{arguments}\n"
 
 
 def test_cwd(tmp_path):

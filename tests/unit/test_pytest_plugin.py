@@ -31,8 +31,8 @@ def test_it_loads_nothing_before_a_fixture_is_used():
         "import sys, pytest; before = set(sys.modules); import toolchain.pytest_plugin;"
         "print(*sorted(set(sys.modules) - before))"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
-    assert set(found.stdout.split()) == {"toolchain", "toolchain.pytest_plugin"}
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert set(completed.stdout.split()) == {"toolchain", "toolchain.pytest_plugin"}
 
 
 def test_a_session_without_its_fixtures_loads_nothing(tmp_path):
@@ -42,8 +42,8 @@ def test_a_session_without_its_fixtures_loads_nothing(tmp_path):
     )
     argv = [sys.executable, "-m", "pytest", "-p", PLUGIN, "-p", "no:cacheprovider", "-q", "test_it.py"]
     environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
-    found = subprocess.run(argv, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
-    assert found.returncode == 0, found.stdout
+    completed = subprocess.run(argv, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+    assert completed.returncode == 0, completed.stdout
 
 
 CLAIMS = "def pytest_addoption(parser): parser.addoption('--host', action='store_true', dest='theirs')\n"
@@ -59,10 +59,10 @@ def test_it(request):
 """
 
 
-def session(folder: Path, *words: object, first: str = PLUGIN, then: str = "") -> subprocess.CompletedProcess[str]:
+def session(folder: Path, *arguments: object, first: str = PLUGIN, then: str = "") -> subprocess.CompletedProcess[str]:
     """Run the tests of a folder with our plug-in, and perhaps another one, in some order."""
-    plugins = [word for name in (first, then) if name for word in ("-p", name)]
-    argv = [sys.executable, "-m", "pytest", *plugins, "-p", "no:cacheprovider", "-q", "-s", *map(str, words)]
+    plugins = [argument for name in (first, then) if name for argument in ("-p", name)]
+    argv = [sys.executable, "-m", "pytest", *plugins, "-p", "no:cacheprovider", "-q", "-s", *map(str, arguments)]
     environment = {"PYTHONPATH": f"{ROOT}:{folder}", "PATH": "/usr/bin:/bin"}
     return subprocess.run(argv, capture_output=True, text=True, cwd=folder, env=environment, check=False)
 
@@ -72,9 +72,9 @@ def test_short_names_of_options_are_ours_where_nobody_else_has_them(tmp_path):
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_it.py").write_text(GIVEN)
     (tmp_path / "tests" / "conftest.py").write_text("def pytest_addoption(parser): parser.addoption('--depth')\n")
-    words = ("--host", "a", "--host=b", "--board", "rpi4", "--wait", "7", "--package", "a", "--depth", "3")
-    said = session(tmp_path, *words)
-    assert "given ['a', 'b'] rpi4 7.0 a" in said.stdout, said.stdout + said.stderr
+    arguments = ("--host", "a", "--host=b", "--board", "rpi4", "--wait", "7", "--package", "a", "--depth", "3")
+    completed = session(tmp_path, *arguments)
+    assert "given ['a', 'b'] rpi4 7.0 a" in completed.stdout, completed.stdout + completed.stderr
 
 
 @pytest.mark.parametrize("order", [(PLUGIN, "theirs"), ("theirs", PLUGIN)])
@@ -83,20 +83,20 @@ def test_options_of_another_plug_in_and_of_a_conftest_stay_theirs(tmp_path, orde
     (tmp_path / "test_it.py").write_text(GIVEN)
     (tmp_path / "conftest.py").write_text(CLAIMS)
     (tmp_path / "theirs.py").write_text(GROUPED)
-    words = ("--host", "--wait", "5", "--edge-host", "a", "--edge-wait", "7", "--board", "rpi4", "test_it.py")
-    said = session(tmp_path, *words, first=order[0], then=order[1])
-    assert "given ['a'] rpi4 7.0 None" in said.stdout, said.stdout + said.stderr
-    assert "theirs True 5" in said.stdout
+    arguments = ("--host", "--wait", "5", "--edge-host", "a", "--edge-wait", "7", "--board", "rpi4", "test_it.py")
+    completed = session(tmp_path, *arguments, first=order[0], then=order[1])
+    assert "given ['a'] rpi4 7.0 None" in completed.stdout, completed.stdout + completed.stderr
+    assert "theirs True 5" in completed.stdout
 
 
 @pytest.mark.parametrize(
-    "words", [("--wait", "nan"), ("--wait=-5",), ("--wait", "inf"), ("--budget", "nan"), ("--budget", "x")]
+    "arguments", [("--wait", "nan"), ("--wait=-5",), ("--wait", "inf"), ("--budget", "nan"), ("--budget", "x")]
 )
-def test_what_are_no_seconds_is_refused(tmp_path, words):
+def test_what_are_no_seconds_is_refused(tmp_path, arguments):
     (tmp_path / "test_it.py").write_text(GIVEN)
-    found = session(tmp_path, *words, "test_it.py")
-    assert found.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "is not a number of seconds" in found.stderr
+    completed = session(tmp_path, *arguments, "test_it.py")
+    assert completed.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "is not a number of seconds" in completed.stderr
 
 
 def report_of(when: str, fault: BaseException, outcome: str = "failed") -> SimpleNamespace:
@@ -137,12 +137,12 @@ def test_it(board):
 
 def test_a_missing_host_is_an_error_and_no_traceback(tmp_path):
     (tmp_path / "test_it.py").write_text(NO_HOST)
-    found = session(tmp_path, "--board", "rpi4", "test_it.py")
-    assert found.returncode == pytest.ExitCode.TESTS_FAILED
-    assert "error: which rpi4 device?" in found.stdout
-    assert "hint: give --host user@address[:port]" in found.stdout
-    assert "Traceback" not in found.stdout
-    assert "devices.py" not in found.stdout
+    completed = session(tmp_path, "--board", "rpi4", "test_it.py")
+    assert completed.returncode == pytest.ExitCode.TESTS_FAILED
+    assert "error: which rpi4 device?" in completed.stdout
+    assert "hint: give --host user@address[:port]" in completed.stdout
+    assert "Traceback" not in completed.stdout
+    assert "devices.py" not in completed.stdout
 
 
 LOST = """
@@ -185,8 +185,8 @@ def test_an_expected_failure():
 
 def test_a_lost_board_is_an_error_however_it_is_told(tmp_path):
     (tmp_path / "test_it.py").write_text(LOST)
-    said = session(tmp_path, "-rA", "test_it.py").stdout
-    assert "1 failed, 1 xfailed, 4 errors" in said, said
+    completed = session(tmp_path, "-rA", "test_it.py").stdout
+    assert "1 failed, 1 xfailed, 4 errors" in completed, completed
 
 
 def test_what_a_device_says_steers_no_terminal():
@@ -233,36 +233,36 @@ def test_of_no_board():
 
 def test_tests_on_a_board_whose_lock_is_lost_are_errors(tmp_path):
     (tmp_path / "test_it.py").write_text(HELD)
-    said = session(tmp_path, "-rA", "test_it.py").stdout
-    assert "2 passed, 2 errors" in said, said
-    assert "ERROR test_it.py::test_it_is_lost" in said
-    assert "ERROR test_it.py::test_after" in said
+    completed = session(tmp_path, "-rA", "test_it.py").stdout
+    assert "2 passed, 2 errors" in completed, completed
+    assert "ERROR test_it.py::test_it_is_lost" in completed
+    assert "ERROR test_it.py::test_after" in completed
 
 
 def test_what_workers_found_is_told_apart():
-    told: list[tuple[str, str]] = []
-    report = SimpleNamespace(add_global_property=lambda name, value: told.append((name, value)))
+    properties: list[tuple[str, str]] = []
+    report = SimpleNamespace(add_global_property=lambda name, value: properties.append((name, value)))
     config = SimpleNamespace(pluginmanager=SimpleNamespace(get_plugins=lambda: [report]))
     for number in range(2):
         node = SimpleNamespace(config=config, gateway=SimpleNamespace(id=f"gw{number}"))
         node.workeroutput = {"edge_toolchain": [("device", f"board-{number}")]}
         pytest_plugin.pytest_testnodedown(node)
-    assert told == [("device.gw0", "board-0"), ("device.gw1", "board-1")]
+    assert properties == [("device.gw0", "board-0"), ("device.gw1", "board-1")]
 
 
 def gated(fault: ToolchainError | None) -> object:
     """Return what the fixture `gate` makes of what a gate ends with."""
-    found = SimpleNamespace(fault=lambda: fault)
-    asked = []
+    outcome = SimpleNamespace(fault=lambda: fault)
+    calls = []
 
     def gate(base: str, settings: object) -> object:
-        asked.append((base, settings.allow_emulated))
-        return found
+        calls.append((base, settings.allow_emulated))
+        return outcome
 
     gate = pytest_plugin.gate._get_wrapped_function()(SimpleNamespace(gate=gate))
-    assert gate(Path("old.tar"), allow_emulated=True) is found
-    assert asked == [("old.tar", True)]
-    return found
+    assert gate(Path("old.tar"), allow_emulated=True) is outcome
+    assert calls == [("old.tar", True)]
+    return outcome
 
 
 def test_a_gate_that_passes():

@@ -34,9 +34,9 @@ def _outputs(order):
     ],
 )
 def test_orders(order, ok):
-    found = rankings.compare(_outputs(order), REFERENCE, [_ranking([0.9, 0.89999, 0.5])])
-    assert found.ok is ok
-    assert found.reordered == (("rows", "labels") if order == (1, 0, 2) else ())
+    comparison = rankings.compare(_outputs(order), REFERENCE, [_ranking([0.9, 0.89999, 0.5])])
+    assert comparison.ok is ok
+    assert comparison.reordered == (("rows", "labels") if order == (1, 0, 2) else ())
 
 
 def test_all_outputs_of_a_row_go_together():
@@ -46,33 +46,33 @@ def test_all_outputs_of_a_row_go_together():
 
 @pytest.mark.parametrize(("score", "ok"), [(0.49999, True), (0.4, False), (np.nan, False)])
 def test_a_row_that_came_next(score, ok):
-    found = _ranking([0.9, 0.8, 0.5], next_scores=[score], next_rows=[[4.0, 4.0]])
+    ranking = _ranking([0.9, 0.8, 0.5], next_scores=[score], next_rows=[[4.0, 4.0]])
     got = {"rows": ROWS.copy(), "labels": np.array([[7, 8, 20]])}
     got["rows"][0, 2] = 4.0
-    assert rankings.compare(got, REFERENCE, [found]).ok is ok
+    assert rankings.compare(got, REFERENCE, [ranking]).ok is ok
 
 
 def test_a_wider_limit_makes_more_scores_equal():
-    given = _outputs((1, 0, 2)), REFERENCE, [_ranking([0.9, 0.8, 0.5])]
-    assert not rankings.compare(*given).ok
-    assert rankings.compare(*given, 0.12).ok
+    arguments = _outputs((1, 0, 2)), REFERENCE, [_ranking([0.9, 0.8, 0.5])]
+    assert not rankings.compare(*arguments).ok
+    assert rankings.compare(*arguments, 0.12).ok
 
 
 def test_each_part_of_a_batch_has_an_order_of_its_own():
     rows = np.arange(12, dtype=np.float32).reshape(3, 4, 1)
     scores = np.ones((3, 4), np.float32)
-    found = Ranking(("y",), scores, np.empty((3, 0), np.float32), {"y": np.empty((3, 0, 1), np.float32)})
+    ranking = Ranking(("y",), scores, np.empty((3, 0), np.float32), {"y": np.empty((3, 0, 1), np.float32)})
     got = rows.copy()
     got[1] = rows[1, ::-1]
-    assert rankings.compare({"y": got}, {"y": rows}, [found]).ok
+    assert rankings.compare({"y": got}, {"y": rows}, [ranking]).ok
     got[1, 0], got[2, 0] = rows[2, 0], rows[1, 3]
-    assert not rankings.compare({"y": got}, {"y": rows}, [found]).ok
+    assert not rankings.compare({"y": got}, {"y": rows}, [ranking]).ok
 
 
 def test_values_that_are_no_numbers_have_to_be_the_same():
     rows = np.array([[[np.nan], [np.inf]]], np.float32)
-    found = Ranking(("y",), np.ones((1, 2)), np.empty((1, 0)), {"y": np.empty((1, 0, 1), np.float32)})
-    assert rankings.compare({"y": rows[:, ::-1]}, {"y": rows}, [found]).ok is False  # nothing finite to compare
+    ranking = Ranking(("y",), np.ones((1, 2)), np.empty((1, 0)), {"y": np.empty((1, 0, 1), np.float32)})
+    assert rankings.compare({"y": rows[:, ::-1]}, {"y": rows}, [ranking]).ok is False  # nothing finite to compare
     with_one = np.concatenate([rows, np.ones((1, 1, 1), np.float32)], axis=1)
     more = Ranking(("y",), np.ones((1, 3)), np.empty((1, 0)), {"y": np.empty((1, 0, 1), np.float32)})
     assert rankings.compare({"y": with_one[:, ::-1]}, {"y": with_one}, [more]).ok

@@ -11,23 +11,23 @@ from tests.support import shared
 
 
 def test_it_is_made_once(tmp_path_factory):
-    made, found = threading.Event(), []
+    started, complete = threading.Event(), []
 
     def make(folder):
-        assert not made.is_set()
-        made.set()
+        assert not started.is_set()
+        started.set()
         time.sleep(0.05)  # the others ask meanwhile
         (folder / "whole").touch()
 
     def ask():
-        found.append((shared.once(tmp_path_factory, "thing", make) / "whole").exists())
+        complete.append((shared.once(tmp_path_factory, "thing", make) / "whole").exists())
 
     askers = [threading.Thread(target=ask) for _ in range(4)]
-    for one in askers:
-        one.start()
-    for one in askers:
-        one.join()
-    assert found == [True] * 4
+    for asker in askers:
+        asker.start()
+    for asker in askers:
+        asker.join()
+    assert complete == [True] * 4
 
 
 def test_what_failed_is_made_anew(tmp_path_factory):

@@ -67,16 +67,16 @@ def test_a_working_folder_that_is_gone_is_no_project(folder, monkeypatch):
 
 
 def test_records_are_the_users_without_a_project(folder):
-    own = folder.parent / "data" / "edge-toolchain" / "records" / "rpi4.jsonl"
-    assert state.records_path("rpi4") == own
-    assert state.records_paths("rpi4") == (own,)
+    users_records = folder.parent / "data" / "edge-toolchain" / "records" / "rpi4.jsonl"
+    assert state.records_path("rpi4") == users_records
+    assert state.records_paths("rpi4") == (users_records,)
 
 
 def test_records_that_there_are_go_before_a_nearer_place(folder):
     """What was tuned before a folder became a project is still found, and added to."""
-    own = touch(folder.parent / "data" / "edge-toolchain" / "records" / "rpi4.jsonl")
+    users_records = touch(folder.parent / "data" / "edge-toolchain" / "records" / "rpi4.jsonl")
     touch(folder / "devices.toml")
-    assert state.records_path("rpi4") == own
+    assert state.records_path("rpi4") == users_records
     assert state.records_path("pynq") == folder / "records" / "pynq.jsonl"
     project = touch(folder / "records" / "rpi4.jsonl")
     assert state.records_path("rpi4") == project
@@ -100,5 +100,5 @@ def test_usual_folders_where_a_variable_names_none(folder, monkeypatch, value):
 def test_lists_of_devices_are_the_users_and_the_projects(folder):
     assert state.devices_files() == ()
     project = touch(folder / "devices.toml")
-    own = touch(folder.parent / "config" / "edge-toolchain" / "devices.toml")
-    assert state.devices_files() == (own, project)
+    users_list = touch(folder.parent / "config" / "edge-toolchain" / "devices.toml")
+    assert state.devices_files() == (users_list, project)

@@ -37,7 +37,7 @@ def test_a_step_has_the_other_tensors():
     ],
 )
 def test_pairs_that_are_no_state(inputs, outputs, pairs, fault):
-    assert any(fault in found for found in states.faults(inputs, outputs, pairs))
+    assert any(fault in text for text in states.faults(inputs, outputs, pairs))
 
 
 def test_a_sequence_begins_with_zeros_and_feeds_the_state_back():
@@ -49,6 +49,6 @@ def test_a_sequence_begins_with_zeros_and_feeds_the_state_back():
     assert states.count_steps({"x": np.ones((4, 1, 2))}) == 4
     assert states.count_steps({"x": np.ones(())}) == 0
     for _ in range(2):
-        found = run({"x": np.ones((4, 1, 2), np.float32)})
-        assert set(found) == {"y"}
-        np.testing.assert_array_equal(found["y"][:, 0], [4, 8, 12, 16])
+        outputs = run({"x": np.ones((4, 1, 2), np.float32)})
+        assert set(outputs) == {"y"}
+        np.testing.assert_array_equal(outputs["y"][:, 0], [4, 8, 12, 16])

@@ -21,7 +21,7 @@ def by_hand(count: int, confidence: float) -> int:
     ranks = np.arange(1, count + 1)
     sums = sorted(int(ranks[list(signs)].sum()) for signs in itertools.product((False, True), repeat=count))
     cut = 0
-    while sum(one <= cut for one in sums) / len(sums) <= (1 - confidence) / 2:
+    while sum(rank_sum <= cut for rank_sum in sums) / len(sums) <= (1 - confidence) / 2:
         cut += 1
     return cut
 
@@ -35,26 +35,26 @@ def test_the_cut_is_that_of_every_sign_tried(count, confidence):
 @pytest.mark.parametrize("count", [8, 13, 24, 50])
 def test_the_interval_holds_what_the_exact_test_of_scipy_does_not_reject(count):
     values = np.random.default_rng(count).normal(0.02, 0.05, count)
-    found = stats.estimate(values.tolist(), 0.99)
-    for end, inwards in ((found.low, 1e-7), (found.high, -1e-7)):
+    estimate = stats.estimate(values.tolist(), 0.99)
+    for end, inwards in ((estimate.low, 1e-7), (estimate.high, -1e-7)):
         assert wilcoxon(values - end - inwards, method="exact").pvalue > 0.01
         assert wilcoxon(values - end + inwards, method="exact").pvalue <= 0.01
 
 
 def test_the_interval_holds_the_truth_as_often_as_it_says():
     stream = np.random.default_rng(1)
-    for confidence, least, most in ((0.9, 0.88, 0.93), (0.99, 0.983, 1.0)):
-        held = 0
+    for confidence, lowest, highest in ((0.9, 0.88, 0.93), (0.99, 0.983, 1.0)):
+        hits = 0
         for _ in range(1000):
-            found = stats.estimate((0.3 + stream.standard_t(2, 12)).tolist(), confidence)
-            held += found.low <= 0.3 <= found.high
-        assert least <= held / 1000 <= most
+            estimate = stats.estimate((0.3 + stream.standard_t(2, 12)).tolist(), confidence)
+            hits += estimate.low <= 0.3 <= estimate.high
+        assert lowest <= hits / 1000 <= highest
 
 
 def test_the_estimate_is_the_median_of_the_means_of_pairs():
-    found = stats.estimate([1.0, 2.0, 6.0], 0.5)
-    assert found.value == pytest.approx(np.median([1, 1.5, 3.5, 2, 4, 6]))
-    assert (found.low, found.high) == (1.5, 4.0)
+    estimate = stats.estimate([1.0, 2.0, 6.0], 0.5)
+    assert estimate.value == pytest.approx(np.median([1, 1.5, 3.5, 2, 4, 6]))
+    assert (estimate.low, estimate.high) == (1.5, 4.0)
 
 
 def test_ties_and_zeros_belong_to_the_interval():
@@ -64,12 +64,14 @@ def test_ties_and_zeros_belong_to_the_interval():
 
 
 def test_too_few_rounds_for_the_confidence_say_nothing():
-    found = stats.estimate([0.1] * 7)
-    assert (found.value, found.low, found.high) == (pytest.approx(0.1), -math.inf, math.inf)
+    estimate = stats.estimate([0.1] * 7)
+    assert (estimate.value, estimate.low, estimate.high) == (pytest.approx(0.1), -math.inf, math.inf)
     assert stats.least_rounds(0.99) == 8
     assert stats.least_rounds(0.5) == 2
-    assert all(stats.signed_rank_cut(stats.least_rounds(one), one) for one in (0.5, 0.75, 0.9, 0.95, 0.999, 0.9375))
-    assert not any(stats.signed_rank_cut(stats.least_rounds(one) - 1, one) for one in (0.5, 0.75, 0.9, 0.95, 0.9375))
+    for level in (0.5, 0.75, 0.9, 0.95, 0.999, 0.9375):
+        assert stats.signed_rank_cut(stats.least_rounds(level), level)
+    for level in (0.5, 0.75, 0.9, 0.95, 0.9375):
+        assert not stats.signed_rank_cut(stats.least_rounds(level) - 1, level)
 
 
 @pytest.mark.parametrize("wrong", [([], 0.9), ([math.nan], 0.9), ([math.inf, 1.0], 0.9), ([1.0], 1.0), ([1.0], 0.0)])
@@ -101,10 +103,10 @@ def noisy(change: float, count: int, sd: float = 0.004, seed: int = 0) -> list[f
 )
 def test_what_is_plain_is_known_at_the_first_look(change, verdict):
     assert RULE.judge(noisy(change, 7)) == stats.Judgement(Verdict.GO_ON, 8)
-    found = RULE.judge(noisy(change, 8))
-    assert found.verdict is verdict
-    assert found.estimate
-    assert found.estimate.rounds == 8
+    decision = RULE.judge(noisy(change, 8))
+    assert decision.verdict is verdict
+    assert decision.estimate
+    assert decision.estimate.rounds == 8
 
 
 def test_looks_are_taken_at_their_numbers_only():
@@ -131,12 +133,12 @@ def test_a_regression_stands_if_fresh_rounds_say_so_and_else_nothing_does():
 
 @pytest.mark.parametrize(("change", "verdict"), [(0.0, Verdict.PASS), (0.08, Verdict.REGRESSION)])
 def test_deciding_draws_no_more_than_it_needs(change, verdict):
-    drawn = iter(noisy(change, 100, sd=0.03))
-    found = RULE.decide(lambda: next(drawn))
-    assert found.verdict is verdict
-    left = len(list(drawn))
-    assert found.estimate
-    assert 100 - left == found.estimate.rounds + (16 if found.confirmation else 0)
+    rounds = iter(noisy(change, 100, sd=0.03))
+    decision = RULE.decide(lambda: next(rounds))
+    assert decision.verdict is verdict
+    unused = len(list(rounds))
+    assert decision.estimate
+    assert 100 - unused == decision.estimate.rounds + (16 if decision.confirmation else 0)
 
 
 def test_rounds_that_go_on_are_followed_to_the_look_that_was_enough():
@@ -186,9 +188,9 @@ def test_a_rule_that_cannot_be_met_is_none(wrong, message):
 
 def test_two_modes_are_seen_and_one_is_not_cut_in_two():
     stream = np.random.default_rng(3)
-    one = 11e6 * np.exp(stream.normal(0, 0.03, 64))
-    two = np.where(stream.random(64) < 0.4, 19e6, 11e6) * np.exp(stream.normal(0, 0.03, 64))
-    assert (stats.modes(one.tolist()), stats.modes(two.tolist())) == (1, 2)
+    unimodal = 11e6 * np.exp(stream.normal(0, 0.03, 64))
+    bimodal = np.where(stream.random(64) < 0.4, 19e6, 11e6) * np.exp(stream.normal(0, 0.03, 64))
+    assert (stats.modes(unimodal.tolist()), stats.modes(bimodal.tolist())) == (1, 2)
     assert stats.modes([11e6] * 62 + [90e6] * 2) == 1  # outliers
     assert stats.modes([5.0] * 20) == stats.modes([]) == stats.modes([1.0, 2.0]) == 1
     assert stats.modes([0.0] * 20) == 1
@@ -198,22 +200,22 @@ def test_two_modes_are_seen_and_one_is_not_cut_in_two():
 
 
 def test_the_ratio_is_that_of_the_medians_of_each_round():
-    found = stats.ratio([[2e6, 2.1e6, 9e6]] * 8, [[1e6, 1e6, 5e6]] * 8)
-    assert found.value == pytest.approx(2.1)
-    assert found.ci95 == pytest.approx((2.1, 2.1))
-    assert found.rounds == pytest.approx([2.1] * 8)
+    ratio = stats.ratio([[2e6, 2.1e6, 9e6]] * 8, [[1e6, 1e6, 5e6]] * 8)
+    assert ratio.value == pytest.approx(2.1)
+    assert ratio.ci95 == pytest.approx((2.1, 2.1))
+    assert ratio.rounds == pytest.approx([2.1] * 8)
 
 
 def test_the_ratio_is_within_what_its_rounds_say():
-    found = stats.ratio([[value] for value in (2000, 2200, 1900, 2100, 2000, 2300, 1800, 2000)], [[1000]] * 8)
-    low, high = found.ci95
-    assert 1.8 <= low < found.value < high <= 2.3
+    ratio = stats.ratio([[value] for value in (2000, 2200, 1900, 2100, 2000, 2300, 1800, 2000)], [[1000]] * 8)
+    low, high = ratio.ci95
+    assert 1.8 <= low < ratio.value < high <= 2.3
 
 
 def test_what_drifts_for_both_is_not_in_the_ratio():
     drifting = [1000 * 1.5**number for number in range(8)]
-    found = stats.ratio([[1.1 * value] for value in drifting], [[value] for value in drifting])
-    assert (found.value, *found.ci95) == pytest.approx((1.1, 1.1, 1.1))
+    ratio = stats.ratio([[1.1 * value] for value in drifting], [[value] for value in drifting])
+    assert (ratio.value, *ratio.ci95) == pytest.approx((1.1, 1.1, 1.1))
 
 
 def test_equal_things_are_not_told_apart():
@@ -223,23 +225,23 @@ def test_equal_things_are_not_told_apart():
 
 
 def test_five_rounds_have_a_ratio_and_no_interval():
-    found = stats.ratio([[2000]] * 5, [[1000]] * 5)
-    assert (found.value, found.ci95) == (pytest.approx(2.0), None)
+    ratio = stats.ratio([[2000]] * 5, [[1000]] * 5)
+    assert (ratio.value, ratio.ci95) == (pytest.approx(2.0), None)
 
 
 def test_a_clock_that_is_too_coarse_for_a_ratio_makes_one_of_it():
-    found = stats.ratio([[0]] * 6, [[0]] * 6)
-    assert (found.value, found.ci95) == (1.0, (1.0, 1.0))
+    ratio = stats.ratio([[0]] * 6, [[0]] * 6)
+    assert (ratio.value, ratio.ci95) == (1.0, (1.0, 1.0))
 
 
 @pytest.mark.parametrize(("factor", "verdict"), [(0.8, "faster"), (1.25, "slower"), (1.0, "")])
 def test_a_ratio_is_sure_where_its_wider_interval_says_so(factor, verdict):
     base = [[1000.0 + 10 * turn] for turn in range(12)]
-    found = stats.ratio(base, [[factor * one[0]] for one in base])
-    assert found.verdict == verdict
-    assert found.ci99[0] <= found.ci95[0] <= found.ci95[1] <= found.ci99[1]
+    ratio = stats.ratio(base, [[factor * times[0]] for times in base])
+    assert ratio.verdict == verdict
+    assert ratio.ci99[0] <= ratio.ci95[0] <= ratio.ci95[1] <= ratio.ci99[1]
 
 
 def test_few_rounds_make_nothing_sure():
-    found = stats.ratio([[2000.0]] * 7, [[1000.0]] * 7)
-    assert (found.ci95, found.ci99, found.verdict) == ((pytest.approx(2.0),) * 2, None, "")
+    ratio = stats.ratio([[2000.0]] * 7, [[1000.0]] * 7)
+    assert (ratio.ci95, ratio.ci99, ratio.verdict) == ((pytest.approx(2.0),) * 2, None, "")

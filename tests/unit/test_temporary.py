@@ -27,10 +27,10 @@ def old(path):
 
 
 def test_a_folder_is_private_and_gone_afterwards(parent):
-    with temporary.folder() as made:
-        assert made.parent == parent
-        assert made.stat().st_mode & 0o777 == 0o700
-        (made / "file").touch()
+    with temporary.folder() as folder:
+        assert folder.parent == parent
+        assert folder.stat().st_mode & 0o777 == 0o700
+        (folder / "file").touch()
     assert not list(parent.iterdir())
 
 
@@ -38,15 +38,15 @@ def test_what_a_killed_command_left_is_removed(parent):
     with subprocess.Popen(
         [sys.executable, "-c", MAKE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:
-        made = temporary.Path(other.stdout.readline().strip())
-        (made / "file").touch()
-        old(made)
+        folder = temporary.Path(other.stdout.readline().strip())
+        (folder / "file").touch()
+        old(folder)
         temporary.sweep(parent)
-        assert made.exists(), "its command still runs"
+        assert folder.exists(), "its command still runs"
         other.send_signal(signal.SIGKILL)
         other.wait()
         temporary.sweep(parent)
-        assert not made.exists()
+        assert not folder.exists()
 
 
 def test_a_new_folder_is_left_alone(parent):
@@ -79,8 +79,8 @@ def test_what_is_not_ours_is_left_alone(parent, tmp_path_factory, monkeypatch):
 
 
 def test_the_first_folder_of_a_command_sweeps(parent):
-    left = parent / f"{temporary.PREFIX}left"
-    left.mkdir()
-    old(left)
+    leftover = parent / f"{temporary.PREFIX}left"
+    leftover.mkdir()
+    old(leftover)
     with temporary.folder():
-        assert not left.exists()
+        assert not leftover.exists()

@@ -51,8 +51,8 @@ DAMAGED = {
 }
 
 
-def compare(got: object, wanted: object, dtype: str = "float32", tolerance: float | None = None) -> Difference:
-    return tensors.compare({"y": np.array(got, dtype)}, {"y": np.array(wanted, dtype)}, tolerance)
+def compare(got: object, expected: object, dtype: str = "float32", tolerance: float | None = None) -> Difference:
+    return tensors.compare({"y": np.array(got, dtype)}, {"y": np.array(expected, dtype)}, tolerance)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -170,9 +170,9 @@ def test_equal_outputs(dtype):
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize(("share", "ok"), [(0.5, True), (2.0, False)])
 def test_tolerance_by_dtype(dtype, share, ok):
-    found = compare([100, 100 * (1 + share * TOLERANCE[dtype])], [100, 100], dtype)
-    assert (found.ok, found.tolerance) == (ok, TOLERANCE[dtype])
-    assert found.max_rel == pytest.approx(share * TOLERANCE[dtype], rel=0.05)
+    difference = compare([100, 100 * (1 + share * TOLERANCE[dtype])], [100, 100], dtype)
+    assert (difference.ok, difference.tolerance) == (ok, TOLERANCE[dtype])
+    assert difference.max_rel == pytest.approx(share * TOLERANCE[dtype], rel=0.05)
 
 
 @pytest.mark.parametrize(("tolerance", "ok"), [(0.05, False), (0.2, True)])
@@ -182,22 +182,22 @@ def test_tolerance_of_the_caller(dtype, tolerance, ok):
 
 
 def test_relative_to_the_whole_tensor():
-    found = compare([1000, 0.01], [1000, 0])
-    assert found.max_abs == pytest.approx(0.01)
-    assert found.max_rel == pytest.approx(1e-5)
-    assert found.ok
+    difference = compare([1000, 0.01], [1000, 0])
+    assert difference.max_abs == pytest.approx(0.01)
+    assert difference.max_rel == pytest.approx(1e-5)
+    assert difference.ok
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_integers_must_be_equal(dtype):
-    found = compare([0, 1], [1, 1], dtype)
-    assert (found.max_abs, found.ok) == (1.0, False)
+    difference = compare([0, 1], [1, 1], dtype)
+    assert (difference.max_abs, difference.ok) == (1.0, False)
 
 
 @pytest.mark.parametrize(("dtype", "large"), [("int64", 2**63 - 1), ("uint64", 2**64 - 1), ("int64", 2**53 + 1)])
 def test_large_integers_are_not_rounded(dtype, large):
-    found = compare([large], [large - 1], dtype)
-    assert (found.max_abs, found.ok) == (1.0, False)
+    difference = compare([large], [large - 1], dtype)
+    assert (difference.max_abs, difference.ok) == (1.0, False)
     assert compare([large], [large], dtype).ok
 
 
@@ -205,27 +205,27 @@ def test_large_integers_are_not_rounded(dtype, large):
 @pytest.mark.parametrize("sides", [("bad", "good"), ("good", "bad"), ("other", "bad"), ("none", "none")])
 def test_what_is_not_finite_is_wrong_unless_it_is_expected_there(bad, sides):
     values = {"good": [1.0, 1.0], "bad": [1.0, bad], "other": [bad, 1.0], "none": [bad, bad]}
-    found = compare(values[sides[0]], values[sides[1]], tolerance=1e9)
-    assert (found.max_abs, found.max_rel, found.ok) == (math.inf, math.inf, False)
+    difference = compare(values[sides[0]], values[sides[1]], tolerance=1e9)
+    assert (difference.max_abs, difference.max_rel, difference.ok) == (math.inf, math.inf, False)
     assert compare([1.0, bad], [1.0, bad]).ok
     assert not compare([1.1, bad], [1.0, bad]).ok
 
 
 @pytest.mark.parametrize(("got", "ok"), [(0.0, True), (5e-5, True), (1e-3, False)])
 def test_reference_of_zeros_compares_absolutely(got, ok):
-    found = compare([got, 0], [0, 0])
-    assert found.ok is ok
-    assert found.max_rel == found.max_abs == pytest.approx(got)
+    difference = compare([got, 0], [0, 0])
+    assert difference.ok is ok
+    assert difference.max_rel == difference.max_abs == pytest.approx(got)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_the_least_number_of_a_mask_is_minus_infinity_and_no_scale(dtype):
-    least = np.finfo(dtype).min
-    wanted = {"y": np.array([1, least], dtype)}
-    assert tensors.compare({"y": np.array([1, -np.inf], dtype)}, wanted).ok
-    assert not tensors.compare({"y": np.array([2, least], dtype)}, wanted).ok
-    assert not tensors.compare({"y": np.array([1, np.inf], dtype)}, wanted).ok
-    mask = {"y": np.array([least], dtype)}
+    lowest = np.finfo(dtype).min
+    expected = {"y": np.array([1, lowest], dtype)}
+    assert tensors.compare({"y": np.array([1, -np.inf], dtype)}, expected).ok
+    assert not tensors.compare({"y": np.array([2, lowest], dtype)}, expected).ok
+    assert not tensors.compare({"y": np.array([1, np.inf], dtype)}, expected).ok
+    mask = {"y": np.array([lowest], dtype)}
     assert tensors.compare(mask, mask).ok
 
 
@@ -240,8 +240,9 @@ def test_overflow_of_float16_does_not_hide_a_difference():
 def test_the_worst_output_decides():
     reference = {"a": np.ones(2), "b": np.ones(2, "float16"), "c": np.ones(2, "int8")}
     outputs = {**reference, "b": np.array([1, 1.5], "float16")}
-    found = tensors.compare(outputs, reference)
-    assert (found.max_abs, found.max_rel, found.tolerance, found.ok) == (0.5, 0.5, TOLERANCE["float16"], False)
+    difference = tensors.compare(outputs, reference)
+    assert (difference.max_abs, difference.max_rel, difference.ok) == (0.5, 0.5, False)
+    assert difference.tolerance == TOLERANCE["float16"]
 
 
 def test_one_wrong_output_is_enough():
@@ -264,10 +265,10 @@ def test_outputs_of_another_signature(outputs):
 
 @given(FINITE, FINITE)
 def test_difference_is_symmetric_and_bounded(first, second):
-    one, other = compare(first, second), compare(second, first)
-    assert one.max_abs == other.max_abs >= 0
-    assert one.ok == (one.max_rel <= TOLERANCE["float32"])
-    assert (one.max_abs == 0) == np.array_equal(first, second)
+    forward, backward = compare(first, second), compare(second, first)
+    assert forward.max_abs == backward.max_abs >= 0
+    assert forward.ok == (forward.max_rel <= TOLERANCE["float32"])
+    assert (forward.max_abs == 0) == np.array_equal(first, second)
 
 
 @given(FINITE)
@@ -333,9 +334,9 @@ def test_senseless_notes_are_refused(tmp_path, text):
 
 def test_outputs_are_cut_to_their_counts():
     specs = (TensorSpec("y", (2, 4), "float32", Bound(1, "n")), TensorSpec("n", (1,), "int64"))
-    found = {"y": np.arange(8.0).reshape(2, 4), "n": np.array([3])}
-    assert list(tensors.cut(found, specs)) == ["y"]
-    np.testing.assert_array_equal(tensors.cut(found, specs)["y"], found["y"][:, :3])
+    outputs = {"y": np.arange(8.0).reshape(2, 4), "n": np.array([3])}
+    assert list(tensors.cut(outputs, specs)) == ["y"]
+    np.testing.assert_array_equal(tensors.cut(outputs, specs)["y"], outputs["y"][:, :3])
 
 
 @pytest.mark.parametrize("count", [-1, 5])
@@ -347,13 +348,13 @@ def test_a_count_that_there_cannot_be_is_an_error(count):
 
 def test_outputs_of_many_samples_are_cut_to_the_greatest_count():
     specs = [TensorSpec("y", (2, 4), "int64", Bound(1, "n")), TensorSpec("n", (1,), "int64")]
-    found = {"y": np.arange(1, 25).reshape(3, 2, 4), "n": np.array([[1], [3], [0]])}
-    cut = tensors.cut_stacked(found, specs)
+    outputs = {"y": np.arange(1, 25).reshape(3, 2, 4), "n": np.array([[1], [3], [0]])}
+    cut = tensors.cut_stacked(outputs, specs)
     np.testing.assert_array_equal(cut["y"][0], [[1, 0, 0], [5, 0, 0]])
     np.testing.assert_array_equal(cut["y"][1], [[9, 10, 11], [13, 14, 15]])
     np.testing.assert_array_equal(cut["y"][2], np.zeros((2, 3)))
     assert cut["y"].dtype == np.int64
-    np.testing.assert_array_equal(cut["n"], found["n"])
+    np.testing.assert_array_equal(cut["n"], outputs["n"])
 
 
 def test_a_count_that_cannot_be_in_many_samples():
@@ -368,13 +369,14 @@ def test_bytes_and_stacks_of_a_spec():
 
 
 def test_each_output_has_a_limit_of_its_own():
-    wanted = {"a": np.ones(3, np.float32), "b": np.ones(3, np.float32), "i": np.ones(3, np.int64)}
-    got = {"a": wanted["a"] + np.float32(1e-2), "b": wanted["b"] + np.float32(2e-4), "i": wanted["i"]}
+    expected = {"a": np.ones(3, np.float32), "b": np.ones(3, np.float32), "i": np.ones(3, np.int64)}
+    got = {"a": expected["a"] + np.float32(1e-2), "b": expected["b"] + np.float32(2e-4), "i": expected["i"]}
     limits = {"a": tensors.Limit(3e-2, tensors.ROUNDING)}
-    found = tensors.compare(got, wanted, limits)
-    assert [(one.name, one.ok, one.limit.reason) for one in found.outputs] == [
+    difference = tensors.compare(got, expected, limits)
+    assert [(output.name, output.ok, output.limit.reason) for output in difference.outputs] == [
         ("a", True, "rounding"), ("b", False, "type"), ("i", True, "type"),
     ]  # fmt: skip
-    assert (found.ok, found.tolerance, found.max_rel) == (False, 1e-4, pytest.approx(2e-4, rel=1e-3))
-    assert [one.limit.reason for one in tensors.as_option(tensors.compare(got, wanted, 0.1)).outputs] == ["option"] * 3
-    assert tensors.compare(got, wanted, limits | {"b": tensors.Limit(1e-3, tensors.MODEL)}).ok
+    assert (difference.ok, difference.tolerance, difference.max_rel) == (False, 1e-4, pytest.approx(2e-4, rel=1e-3))
+    with_option = tensors.as_option(tensors.compare(got, expected, 0.1))
+    assert [output.limit.reason for output in with_option.outputs] == ["option"] * 3
+    assert tensors.compare(got, expected, limits | {"b": tensors.Limit(1e-3, tensors.MODEL)}).ok

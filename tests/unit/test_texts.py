@@ -77,11 +77,11 @@ def test_pieces_of_sentences_are_joined():
 
 
 def test_the_plan_of_a_vocabulary(folder):
-    found = resolved("tokens:labels=vocabulary.txt,end=</s>,skip=<s> <pad>", folder=folder)
-    assert (found.plan.kind, found.plan.output, found.plan.end, found.plan.skip) == ("bpe", 0, 1, (0, 2))
-    assert found.text([0, 3, 2, 4, 5, 1, 4]) == " there!"
-    assert texts.faults(found, (SCORES,)) == []
-    assert texts.faults(found, (NUMBERS,)) == []
+    decoder = resolved("tokens:labels=vocabulary.txt,end=</s>,skip=<s> <pad>", folder=folder)
+    assert (decoder.plan.kind, decoder.plan.output, decoder.plan.end, decoder.plan.skip) == ("bpe", 0, 1, (0, 2))
+    assert decoder.text([0, 3, 2, 4, 5, 1, 4]) == " there!"
+    assert texts.faults(decoder, (SCORES,)) == []
+    assert texts.faults(decoder, (NUMBERS,)) == []
     states = (StatePair("h", "hn"),)
     outputs = (TensorSpec("hn", (1, 3), "float32"), NUMBERS)
     assert resolved("tokens:labels=vocabulary.txt", outputs, states, folder).plan.output == 1

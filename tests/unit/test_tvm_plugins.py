@@ -37,14 +37,14 @@ def was_loaded(path):
 def import_tvm(**env):
     """Import TVM in a process of its own, as everybody does."""
     argv = [sys.executable, "-W", "always", "-c", "import tvm; print(tvm.__version__)"]
-    done = subprocess.run(argv, env={**os.environ, **env}, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done
+    completed = subprocess.run(argv, env={**os.environ, **env}, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr
+    return completed
 
 
 def test_tvm_knows_of_them():
-    (found,) = [one for one in entry_points(group="tvm.backends") if one.name == "edge_toolchain"]
-    assert found.load() is tvm_plugins.load
+    (plugin,) = [entry for entry in entry_points(group="tvm.backends") if entry.name == "edge_toolchain"]
+    assert plugin.load() is tvm_plugins.load
 
 
 def test_each_version_of_tvm_has_its_own():
@@ -62,15 +62,15 @@ def test_an_import_of_tvm_loads_what_was_built():
 
 
 def test_a_library_of_the_users_own_is_loaded_instead(tmp_path):
-    built, own = library(tvm_plugins.folder() / "libone.so"), library(tmp_path / "own" / "libtheirs.so")
-    import_tvm(**{tvm_plugins.VARIABLE: str(own)})
-    assert was_loaded(own)
+    built, foreign = library(tvm_plugins.folder() / "libone.so"), library(tmp_path / "own" / "libtheirs.so")
+    import_tvm(**{tvm_plugins.VARIABLE: str(foreign)})
+    assert was_loaded(foreign)
     assert not was_loaded(built)
 
 
 def test_one_that_cannot_be_loaded_is_named_and_tvm_works_without(tmp_path):
-    done = import_tvm(**{tvm_plugins.VARIABLE: str(tmp_path / "missing.so")})
-    assert "missing.so" in done.stderr
+    completed = import_tvm(**{tvm_plugins.VARIABLE: str(tmp_path / "missing.so")})
+    assert "missing.so" in completed.stderr
     with pytest.raises(OSError, match=r"missing\.so"):
         load_named(tmp_path / "missing.so")
 
@@ -96,5 +96,5 @@ except BaseException as fault:
 
 
 def test_an_interrupt_stays_one_on_its_way_through_the_compiler():
-    done = subprocess.run([sys.executable, "-c", CALLBACK], capture_output=True, text=True, check=True)
-    assert done.stdout == "KeyboardInterrupt SIGTERM\n"
+    completed = subprocess.run([sys.executable, "-c", CALLBACK], capture_output=True, text=True, check=True)
+    assert completed.stdout == "KeyboardInterrupt SIGTERM\n"

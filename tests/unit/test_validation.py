@@ -24,17 +24,17 @@ def test_fault_without_a_suggestion():
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "message"),
     [
         ({}, "inner: is missing (every shelf must set it)"),
         ({"inner": {"size": 1}, "titel": "a"}, "titel: unknown key (did you mean title?)"),
         ({"inner": {"size": "4"}}, "inner.size: '4' should be a valid integer"),
     ],
 )
-def test_a_fault_names_its_key_and_what_to_write(value, told):
-    found, faults = validate(Outer, value, "shelf")
-    assert found is None
-    assert [str(fault) for fault in faults] == [told]
+def test_a_fault_names_its_key_and_what_to_write(value, message):
+    record, faults = validate(Outer, value, "shelf")
+    assert record is None
+    assert [str(fault) for fault in faults] == [message]
 
 
 def test_keys_are_suggested_from_the_table_that_has_the_fault():

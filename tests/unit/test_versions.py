@@ -8,10 +8,10 @@ from toolchain import versions
 
 
 def test_versions_are_those_of_what_is_loaded():
-    found = versions.tvm()
-    assert set(found) == {"tvm", "tvm_ffi"}
-    assert found["tvm"].startswith(tvm.__version__.split("+")[0])
-    assert versions.abi(found["tvm_ffi"]) == versions.abi(tvm_ffi.__version__)
+    tvm_versions = versions.tvm()
+    assert set(tvm_versions) == {"tvm", "tvm_ffi"}
+    assert tvm_versions["tvm"].startswith(tvm.__version__.split("+")[0])
+    assert versions.abi(tvm_versions["tvm_ffi"]) == versions.abi(tvm_ffi.__version__)
 
 
 @pytest.mark.parametrize("version", ["0.1.14", "0.1.14.post1", "0.1.14rc2", "v0.1.14+abc"])

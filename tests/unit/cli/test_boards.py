@@ -42,7 +42,7 @@ def test_a_board_type_that_is_a_path_is_none(tmp_path):
     """Or it would be written over; nothing is asked of the device before."""
     mine = tmp_path / "mine.toml"
     mine.write_text("mine")
-    seen = toolchain("board", "add", "me@192.0.2.1", "--board", tmp_path / "mine")
-    assert seen.code == 2, seen.err
-    assert "not a valid name of a board type" in seen.err
+    result = toolchain("board", "add", "me@192.0.2.1", "--board", tmp_path / "mine")
+    assert result.code == 2, result.err
+    assert "not a valid name of a board type" in result.err
     assert mine.read_text() == "mine"

@@ -11,24 +11,24 @@ from tests.support.commands import done
 from toolchain.cli import cli
 
 
-def command_lines(command: click.Command, *words: str) -> list[tuple[str, ...]]:
+def command_lines(command: click.Command, *command_path: str) -> list[tuple[str, ...]]:
     """Name a command and all below it."""
-    found = [words]
+    paths = [command_path]
     if isinstance(command, click.Group):
         context = click.Context(command)
         for name in command.list_commands(context):
             below = command.get_command(context, name)
             assert below
-            found += command_lines(below, *words, name)
-    return found
+            paths += command_lines(below, *command_path, name)
+    return paths
 
 
 def test_every_command_explains_itself():
-    found = command_lines(cli)
-    assert {("deploy",), ("board", "check"), ("farm", "lock"), ("vta", "self-test")} <= set(found)
-    for words in found:
-        usage = done(*words, "--help").out.splitlines()[0]
-        assert " ".join(["toolchain", *words, "["]) in usage, usage
+    command_paths = command_lines(cli)
+    assert {("deploy",), ("board", "check"), ("farm", "lock"), ("vta", "self-test")} <= set(command_paths)
+    for command_path in command_paths:
+        usage = done(*command_path, "--help").out.splitlines()[0]
+        assert " ".join(["toolchain", *command_path, "["]) in usage, usage
 
 
 DESTRUCTOR = """
@@ -50,5 +50,7 @@ main()
 
 
 def test_an_interrupt_in_a_destructor_is_not_lost():
-    done = subprocess.run([sys.executable, "-c", DESTRUCTOR], capture_output=True, text=True, timeout=50, check=False)
-    assert (done.returncode, done.stderr.split()) == (130, ["interrupted"])
+    completed = subprocess.run(
+        [sys.executable, "-c", DESTRUCTOR], capture_output=True, text=True, timeout=50, check=False
+    )
+    assert (completed.returncode, completed.stderr.split()) == (130, ["interrupted"])

@@ -13,12 +13,12 @@ MLP = Model("mlp", {}, inputs.Source())
 
 
 def test_a_model_and_its_inputs():
-    found = common.ModelOptions(("x:1,2",), ("n=3",), ("sr=16000",), 4).model(
+    request = common.ModelOptions(("x:1,2",), ("n=3",), ("sr=16000",), 4).model(
         "net", common.InputOptions(image=Path("cat.png"))
     )
-    assert (found.source, found.shapes, found.fixed) == ("net", {"x": (1, 2)}, {"sr": "16000"})
-    assert found.dims == {"n": 3}
-    assert (found.given.image, found.given.npz, found.given.seed) == (Path("cat.png"), None, 4)
+    assert (request.source, request.shapes, request.fixed) == ("net", {"x": (1, 2)}, {"sr": "16000"})
+    assert request.dims == {"n": 3}
+    assert (request.given.image, request.given.npz, request.given.seed) == (Path("cat.png"), None, 4)
     assert common.ModelOptions().model("net").given == common.InputOptions().source(0)
 
 
@@ -42,18 +42,18 @@ def test_templates_that_are_left_out(local):
 
 
 def test_what_a_build_is_asked_for(local):
-    found = common.CompileOptions(Path("r.jsonl"), emulated=True).request(MLP, local, print, None)
-    assert (found.records, found.tuned, found.emulated, found.toolchain) == (Path("r.jsonl"), True, True, "")
-    found = common.CompileOptions(no_records=True).request(MLP, local, print, "host", emulated=False)
-    assert (found.records, found.tuned, found.emulated, found.toolchain) == (None, False, False, "host")
+    request = common.CompileOptions(Path("r.jsonl"), emulated=True).request(MLP, local, print, None)
+    assert (request.records, request.tuned, request.emulated, request.toolchain) == (Path("r.jsonl"), True, True, "")
+    request = common.CompileOptions(no_records=True).request(MLP, local, print, "host", emulated=False)
+    assert (request.records, request.tuned, request.emulated, request.toolchain) == (None, False, False, "host")
     assert common.CompileOptions().request(MLP, local, print, None, emulated=True).emulated
     with pytest.raises(InputError, match="--records and --no-records cannot be combined"):
         common.CompileOptions(Path("r.jsonl"), no_records=True).request(MLP, local, print, None)
 
 
 def test_how_a_model_is_measured():
-    found = common.MeasureOptions(2.0, 3, no_pin=True).settings(Path("l.txt"), 0.1)
-    assert (found.budget_s, found.threads, found.pinned, found.labels, found.tolerance) == (
+    settings = common.MeasureOptions(2.0, 3, no_pin=True).settings(Path("l.txt"), 0.1)
+    assert (settings.budget_s, settings.threads, settings.pinned, settings.labels, settings.tolerance) == (
         2.0,
         3,
         False,

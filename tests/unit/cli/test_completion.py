@@ -33,14 +33,14 @@ def complete(tmp_path):
         "TOOLCHAIN_CACHE": str(tmp_path),
     }
 
-    def completed(*words: str) -> set[str]:
-        line = " ".join(f"'{word}'" for word in ("toolchain", *words))
-        script = f". <(toolchain completion bash)\nCOMP_WORDS=({line})\nCOMP_CWORD={len(words)}\n"
+    def completed(*arguments: str) -> set[str]:
+        line = " ".join(f"'{argument}'" for argument in ("toolchain", *arguments))
+        script = f". <(toolchain completion bash)\nCOMP_WORDS=({line})\nCOMP_CWORD={len(arguments)}\n"
         script += '_toolchain_completion toolchain\nprintf "%s\\n" "${COMPREPLY[@]}"'
-        done = subprocess.run(
+        process = subprocess.run(
             ["bash", "-c", script], cwd=tmp_path, env=variables, capture_output=True, text=True, check=True, timeout=60
         )
-        return set(done.stdout.split())
+        return set(process.stdout.split())
 
     return completed
 
@@ -71,20 +71,20 @@ def test_it_waits_for_nothing_heavy():
         "try: toolchain.cli.main()\n"
         "except SystemExit: print(sorted({m.split('.')[0] for m in sys.modules}), file=sys.stderr)\n"
     )
-    words = {"COMP_WORDS": "toolchain deploy squeeze", "COMP_CWORD": "2", "_TOOLCHAIN_COMPLETE": "bash_complete"}
-    done = subprocess.run(
+    variables = {"COMP_WORDS": "toolchain deploy squeeze", "COMP_CWORD": "2", "_TOOLCHAIN_COMPLETE": "bash_complete"}
+    completed = subprocess.run(
         [sys.executable, "-c", f"import sys\nsys.argv[0] = 'toolchain'\n{code}"],
-        env={**os.environ, **words},
+        env={**os.environ, **variables},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert "squeezenet" in done.stdout
-    assert not [name for name in ("numpy", "onnx", "tvm", "paramiko", "rich") if f"'{name}'" in done.stderr]
+    assert "squeezenet" in completed.stdout
+    assert not [name for name in ("numpy", "onnx", "tvm", "paramiko", "rich") if f"'{name}'" in completed.stderr]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_every_shell_is_told_how(shell):
-    seen = toolchain("completion", shell)
-    assert (seen.code, seen.out.splitlines()[0].startswith("# ")) == (0, True)
-    assert "_TOOLCHAIN_COMPLETE" in seen.out
+    result = toolchain("completion", shell)
+    assert (result.code, result.out.splitlines()[0].startswith("# ")) == (0, True)
+    assert "_TOOLCHAIN_COMPLETE" in result.out

@@ -33,11 +33,11 @@ def lab(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def named(lab):
-    def made(**given: object) -> DeviceOptions:
-        return DeviceOptions("rpi4", devices=lab, ssh_config=Path("none"), **given)
+def device_options(lab):
+    def options_of(**options: object) -> DeviceOptions:
+        return DeviceOptions("rpi4", devices=lab, ssh_config=Path("none"), **options)
 
-    return made
+    return options_of
 
 
 def test_a_board_type():
@@ -72,24 +72,24 @@ def test_rounded_weights_exclude_other_precisions():
             _ = KernelOptions(weights="int4", **other).precision
 
 
-def test_the_device_is_the_only_one_the_named_one_or_an_address(named):
-    kind = named().board()
-    assert named().device(kind).host == named(host="bench").device(kind).host == "me@127.0.0.1:1"
-    assert named(host="pi@there").device(kind).host == "pi@there"
+def test_the_device_is_the_only_one_the_named_one_or_an_address(device_options):
+    kind = device_options().board()
+    assert device_options().device(kind).host == device_options(host="bench").device(kind).host == "me@127.0.0.1:1"
+    assert device_options(host="pi@there").device(kind).host == "pi@there"
     with pytest.raises(InputError, match="which rpi3b device"):
-        DeviceOptions("rpi3b", devices=named().devices).device(BoardOptions("rpi3b").board())
+        DeviceOptions("rpi3b", devices=device_options().devices).device(BoardOptions("rpi3b").board())
 
 
 def test_this_machine_needs_no_file_of_devices():
-    found = DeviceOptions()
-    assert found.lab(found.board()) == {}
-    assert found.device(found.board()).host == "local"
+    options = DeviceOptions()
+    assert options.lab(options.board()) == {}
+    assert options.device(options.board()).host == "local"
 
 
 def test_a_file_of_devices_that_is_named_must_be_there():
-    found = DeviceOptions(devices=Path("no-such-file"))
+    options = DeviceOptions(devices=Path("no-such-file"))
     with pytest.raises(InputError, match="cannot read no-such-file"):
-        found.device(found.board())
+        options.device(options.board())
 
 
 RPI4 = selection.Selection(board.load("rpi4"), "its CPU is a cortex-a72", is_new=False, emulated=False)
@@ -99,20 +99,20 @@ RPI4 = selection.Selection(board.load("rpi4"), "its CPU is a cortex-a72", is_new
 def probes(monkeypatch):
     """A probe that finds a Raspberry Pi 4 at each address, and the addresses that were asked."""
     importlib.import_module("toolchain.pipeline.preflight")  # imported later, it would keep what is patched here
-    asked: list[str] = []
+    addresses: list[str] = []
 
     @contextlib.contextmanager
     def connected(address, **_config):
-        asked.append(address)
+        addresses.append(address)
         yield None
 
     monkeypatch.setattr(shell, "open_shell", connected)
     monkeypatch.setattr(selection, "select", lambda _shell: RPI4)
-    return asked
+    return addresses
 
 
 @pytest.fixture
-def told():
+def messages():
     """What a command that runs for the time of a test tells."""
     lines: list[str] = []
     with click.Context(click.Command("x"), obj=Console(lines.append)):
@@ -125,29 +125,29 @@ def test_without_a_board_and_a_host_it_is_this_machine(probes, lab):
     assert not probes
 
 
-def test_a_named_device_is_of_the_type_of_its_entry(probes, told, lab):
+def test_a_named_device_is_of_the_type_of_its_entry(probes, messages, lab):
     for options in (DeviceOptions(host="bench", devices=lab), AddressOptions(host="bench", devices=lab)):
-        found = options.resolve()
-        assert (found.board.name, found.reason) == ("rpi4", "")
-        assert options.device(found.board).host == "me@127.0.0.1:1"
-    assert (probes, told) == ([], [])
+        resolved = options.resolve()
+        assert (resolved.board.name, resolved.reason) == ("rpi4", "")
+        assert options.device(resolved.board).host == "me@127.0.0.1:1"
+    assert (probes, messages) == ([], [])
 
 
-def test_an_address_with_an_entry_is_of_its_type_and_that_is_told_once(probes, told, lab):
+def test_an_address_with_an_entry_is_of_its_type_and_that_is_told_once(probes, messages, lab):
     options = DeviceOptions(host="me@127.0.0.1:1", devices=lab)
     assert options.board() == options.board() == board.load("rpi4").resolved()
     assert probes == []
-    assert told == ["board rpi4: from the entry of devices.toml with the address me@127.0.0.1:1"]
+    assert messages == ["board rpi4: from the entry of devices.toml with the address me@127.0.0.1:1"]
 
 
 @pytest.mark.parametrize("host", ["me@10.0.0.7", "adb:serial", "alias"])
-def test_another_device_is_probed_once(probes, told, lab, host):
+def test_another_device_is_probed_once(probes, messages, lab, host):
     options = DeviceOptions(host=host, devices=lab)
     assert options.resolve() == options.resolve() == Selected(RPI4.board.resolved(), RPI4.reason)
     assert options.device(options.board()).host == host
     assert list(options.board_request(options.board(), "mlp").devices) == ["bench", host]
     assert probes == [host]
-    assert told[1:] == ["board rpi4: its CPU is a cortex-a72"]
+    assert messages[1:] == ["board rpi4: its CPU is a cortex-a72"]
 
 
 def test_a_board_that_is_named_needs_no_probe(probes, lab):
@@ -160,7 +160,7 @@ def test_a_board_that_is_named_needs_no_probe(probes, lab):
     assert not probes
 
 
-def test_an_emulator_that_a_probe_has_found_is_marked(probes, told, lab, monkeypatch):
+def test_an_emulator_that_a_probe_has_found_is_marked(probes, messages, lab, monkeypatch):
     monkeypatch.setattr(selection, "select", lambda _shell: dataclasses.replace(RPI4, emulated=True))
     options = DeviceOptions(host="me@10.0.0.7", devices=lab)
     assert options.device(options.board()).emulated
@@ -178,7 +178,7 @@ def test_a_host_and_a_place_exclude_each_other(probes, lab):
         DeviceOptions(host="me@10.0.0.7", place="desk", devices=lab).board()
 
 
-def test_a_place_is_of_its_entrys_type_or_probed(probes, told, lab, monkeypatch):
+def test_a_place_is_of_its_entrys_type_or_probed(probes, messages, lab, monkeypatch):
     placed = labgrid.AcquiredPlace("desk", "root", "10.0.0.9", 22)
     monkeypatch.setattr(labgrid, "acquire", lambda _name: contextlib.nullcontext(placed))
     options = DeviceOptions(place="desk", devices=lab)
@@ -195,7 +195,7 @@ def test_an_entry_cannot_name_a_board_file(lab):
         DeviceOptions(host="bench", devices=lab).board()
 
 
-def test_a_package_for_a_device_without_an_entry_says_its_board_type(probes, told, lab, tiny):
+def test_a_package_for_a_device_without_an_entry_says_its_board_type(probes, messages, lab, tiny):
     address = DeviceOptions(host="me@10.0.0.7", devices=lab)
     assert address.for_bundle(str(tiny.folder)).board_name == tiny.manifest.board
     for options in (DeviceOptions(host="bench", devices=lab), DeviceOptions("rpi3b", host="x", devices=lab)):
@@ -204,34 +204,34 @@ def test_a_package_for_a_device_without_an_entry_says_its_board_type(probes, tol
     assert not probes
 
 
-def test_how_a_device_is_reached(named, monkeypatch):
+def test_how_a_device_is_reached(device_options, monkeypatch):
     monkeypatch.setenv("TOOLCHAIN_SSH_PASSWORD", "secret")
-    found = named(identity=Path("key"), known_hosts=(Path("a"), Path("b"))).ssh()
-    assert (found.config_file, found.identity) == (Path("none"), Path("key"))
-    assert (found.known_hosts, found.password) == ((Path("a"), Path("b")), "secret")
+    ssh = device_options(identity=Path("key"), known_hosts=(Path("a"), Path("b"))).ssh()
+    assert (ssh.config_file, ssh.identity) == (Path("none"), Path("key"))
+    assert (ssh.known_hosts, ssh.password) == ((Path("a"), Path("b")), "secret")
 
 
-def test_boards_to_measure_on(named):
-    options = named(host="bench", root="~/here")
-    found = options.board_request(options.board(), "mlp")
-    assert (found.board.name, found.host, found.root, found.purpose) == ("rpi4", "bench", "~/here", "tune mlp")
-    assert (list(found.devices), found.ssh, found.tracker, found.key) == (["bench"], options.ssh(), None, "")
-    found = named().board_request(options.board(), "mlp", "127.0.0.1:9190", "mine")
-    assert (found.tracker, found.key) == (("127.0.0.1", 9190), "mine")
+def test_boards_to_measure_on(device_options):
+    options = device_options(host="bench", root="~/here")
+    request = options.board_request(options.board(), "mlp")
+    assert (request.board.name, request.host, request.root, request.purpose) == ("rpi4", "bench", "~/here", "tune mlp")
+    assert (list(request.devices), request.ssh, request.tracker, request.key) == (["bench"], options.ssh(), None, "")
+    request = device_options().board_request(options.board(), "mlp", "127.0.0.1:9190", "mine")
+    assert (request.tracker, request.key) == (("127.0.0.1", 9190), "mine")
 
 
-def test_a_folder_that_is_none(named):
+def test_a_folder_that_is_none(device_options):
     for ask in (lambda options: options.board_request(options.board(), ""), opened):
         with pytest.raises(InputError, match="'a b' is not a valid folder on a device"):
-            ask(named(root="a b"))
+            ask(device_options(root="a b"))
 
 
 def opened(options: DeviceOptions) -> list[str]:
     """Connect; return what is told."""
-    told: list[str] = []
-    with open_device(options.board(), options, told.append) as lab:
+    lines: list[str] = []
+    with open_device(options.board(), options, lines.append) as lab:
         assert lab.shell.run("true").returncode == 0
-    return told
+    return lines
 
 
 def test_this_machine_is_a_device(tmp_path):
@@ -241,27 +241,27 @@ def test_this_machine_is_a_device(tmp_path):
         assert (lab.store.root, lab.entry.host, lab.store.releases.current()) == (str(root), "local", None)
 
 
-def test_whoever_is_not_there_is_told_with_the_file_that_names_them(named, lab):
-    told: list[str] = []
-    kind = named().board()
-    with pytest.raises(DeviceError, match=r"127\.0\.0\.1"), open_device(kind, named(), told.append):
+def test_whoever_is_not_there_is_told_with_the_file_that_names_them(device_options, lab):
+    lines: list[str] = []
+    kind = device_options().board()
+    with pytest.raises(DeviceError, match=r"127\.0\.0\.1"), open_device(kind, device_options(), lines.append):
         pytest.fail("there is nothing")
-    assert told == [f"device me@127.0.0.1:1 of {lab}"]
+    assert lines == [f"device me@127.0.0.1:1 of {lab}"]
 
 
-def test_a_misspelt_device(named, monkeypatch):
+def test_a_misspelt_device(device_options, monkeypatch):
     def unknown(*_words, **_options):
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)  # a server of names would be told what the user looks for
     with pytest.raises(InputError, match="there is no device 'bensh'") as caught:
-        opened(named(host="bensh"))
+        opened(device_options(host="bensh"))
     assert caught.value.hint == "did you mean bench?"
 
 
-def test_a_command_has_one_patience(named):
+def test_a_command_has_one_patience(device_options):
     """The place, the device and the farm's boards are waited for within the same seconds, and all of it is told."""
-    options = named(wait_s=5.0)
+    options = device_options(wait_s=5.0)
     with click.Context(click.Command("x"), obj=None):
         first = options.patience()
         assert options.patience() is first
@@ -270,9 +270,9 @@ def test_a_command_has_one_patience(named):
             assert lab.store._patience is first
 
 
-def test_a_place_with_an_entry_tells_nothing_more(probes, told, lab, monkeypatch):
+def test_a_place_with_an_entry_tells_nothing_more(probes, messages, lab, monkeypatch):
     placed = labgrid.AcquiredPlace("bench", "root", "10.0.0.9", 22)
     monkeypatch.setattr(labgrid, "acquire", lambda _name: contextlib.nullcontext(placed))
     options = DeviceOptions(place="bench", devices=lab)
     assert options.device(options.board()).host == "root@10.0.0.9:22"
-    assert (probes, told) == ([], [])
+    assert (probes, messages) == ([], [])

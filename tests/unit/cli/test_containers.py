@@ -31,48 +31,48 @@ def test_images_are_listed(monkeypatch):
     assert head.split() == ["IMAGE", "COMPILER", "STATE", "SIZE", "ID"]
     assert pynq.split() == ["pynq", "gcc", "12", "ready", "250.0", "MB", "0123456789abcdef"]
     assert rpi4.split() == ["rpi4", "gcc", "13", "missing"]
-    assert [one["state"] for one in parsed("containers", "list")] == ["ready", "missing"]
+    assert [image["state"] for image in parsed("containers", "list")] == ["ready", "missing"]
 
 
 def test_what_the_environment_says_stands_behind_the_options(monkeypatch):
     monkeypatch.setenv("TOOLCHAIN_NDK", "old.zip")
     monkeypatch.setenv("TOOLCHAIN_NDK_SHA256", "12")
-    found = ImageOptions().build_options()
-    assert (found.ndk, found.ndk_sha256, found.cache) == ("old.zip", "12", True)
-    found = ImageOptions("new.zip", "34", no_cache=True).build_options()
-    assert (found.ndk, found.ndk_sha256, found.cache) == ("new.zip", "34", False)
+    options = ImageOptions().build_options()
+    assert (options.ndk, options.ndk_sha256, options.cache) == ("old.zip", "12", True)
+    options = ImageOptions("new.zip", "34", no_cache=True).build_options()
+    assert (options.ndk, options.ndk_sha256, options.cache) == ("new.zip", "34", False)
 
 
 @pytest.mark.parametrize("names", [(), ("pynq",)])
 def test_all_images_are_built_or_the_named_ones(names, monkeypatch):
-    asked = []
+    builds = []
 
-    def build(name, wanted, tell):
-        asked.append((name, wanted.cache))
+    def build(name, options, tell):
+        builds.append((name, options.cache))
         tell(f"building {name}")
         return BuiltImage(name, f"edge-toolchain/{name}:1", "sha256:01", 0, 0.0)
 
     monkeypatch.setattr(images, "build", build)
-    seen = done("containers", "build", *names, "--no-cache")
+    result = done("containers", "build", *names, "--no-cache")
     expected = names or images.names()
-    assert asked == [(name, False) for name in expected]
-    assert seen.out.splitlines() == [f"edge-toolchain/{name}:1: sha256:01" for name in expected]
-    assert seen.err.splitlines() == [f"building {name}" for name in expected]
+    assert builds == [(name, False) for name in expected]
+    assert result.out.splitlines() == [f"edge-toolchain/{name}:1: sha256:01" for name in expected]
+    assert result.err.splitlines() == [f"building {name}" for name in expected]
 
 
 def test_a_check_that_fails_is_a_verification_error(monkeypatch):
     passed = Outcome("compiles", "", "an object file", "", passed=True)
-    found = {"pynq": (passed, Outcome("no network", "", "it answers", "", passed=False))}
-    monkeypatch.setattr(images, "check", lambda name: found[name])
-    seen = toolchain("containers", "check", "pynq")
-    assert seen.code == 5
-    assert seen.out.splitlines()[1].split() == ["pynq", "compiles", "an", "object", "file"]
+    outcomes = {"pynq": (passed, Outcome("no network", "", "it answers", "", passed=False))}
+    monkeypatch.setattr(images, "check", lambda name: outcomes[name])
+    result = toolchain("containers", "check", "pynq")
+    assert result.code == 5
+    assert result.out.splitlines()[1].split() == ["pynq", "compiles", "an", "object", "file"]
     assert (
         "error: 1 check(s) failed (exit code 5)\n  pynq: no network: it answers\nhint: toolchain containers build"
-        in seen.err
+        in result.err
     )
-    seen = toolchain("containers", "check", "pynq", "--json")
-    assert json.loads(seen.out)["pynq"] == [
+    result = toolchain("containers", "check", "pynq", "--json")
+    assert json.loads(result.out)["pynq"] == [
         {"what": "compiles", "passed": True, "seen": "an object file"},
         {"what": "no network", "passed": False, "seen": "it answers"},
     ]

@@ -85,11 +85,11 @@ def test_a_locked_board():
 
 
 def test_who_waits():
-    asked = {"since": time.time(), "names": [], "board": "rpi4", "most": 0}
+    entry = {"since": time.time(), "names": [], "board": "rpi4", "most": 0}
     queue = [
-        {**asked, "place": 1, "who": "ann@desk pid 7: tune mlp"},
-        {**asked, "place": 2, "who": "bob", "most": 2},
-        {**asked, "place": 3, "who": "me", "names": ["bench-1"], "board": ""},
+        {**entry, "place": 1, "who": "ann@desk pid 7: tune mlp"},
+        {**entry, "place": 2, "who": "bob", "most": 2},
+        {**entry, "place": 3, "who": "me", "names": ["bench-1"], "board": ""},
     ]
     result = shown([BOARD], queue=queue)
     lines = [line.partition(", since")[0] for line in plain(result.text).splitlines()[2:]]
@@ -114,24 +114,24 @@ def test_a_lost_and_an_emulated_board():
 
 
 def test_virtual_boards_that_are_not_served():
-    one = VirtualBoard("rpi4-1", "rpi4", "docker", 2201, running=True, client="key")
-    result = shown([BOARD], virtual=[one, dataclasses.replace(one, name="bench-1")])
+    virtual_board = VirtualBoard("rpi4-1", "rpi4", "docker", 2201, running=True, client="key")
+    result = shown([BOARD], virtual=[virtual_board, dataclasses.replace(virtual_board, name="bench-1")])
     assert cells(result, "rpi4-1")[2] == "running"
     assert "emulated, docker, SSH port 2201, not served" in plain(result.text)
     assert [virtual["name"] for virtual in result.document["virtual"]] == ["rpi4-1"]
 
 
 def test_a_farm_that_does_not_exist(lab):
-    seen = toolchain("farm", "status", "--json")
-    assert (seen.code, json.loads(seen.out)) == (0, {"boards": [], "queue": [], "virtual": []})
-    assert "farm up" in seen.err
+    result = toolchain("farm", "status", "--json")
+    assert (result.code, json.loads(result.out)) == (0, {"boards": [], "queue": [], "virtual": []})
+    assert "farm up" in result.err
     assert toolchain("farm", "down").code == 0
     assert json.loads(toolchain("farm", "down", "--json").out) == []
     assert not (lab / "cache").exists()
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "message"),
+    ("arguments", "code", "message"),
     [
         (["up"], 2, "there are no devices to serve"),
         (["up", "nobody"], 2, "there is no device 'nobody'"),
@@ -145,13 +145,13 @@ def test_a_farm_that_does_not_exist(lab):
         (["release", "a"], 4, "the farm is not running"),
     ],
 )
-def test_refusals(words, code, message):
-    seen = toolchain("farm", *words)
-    assert (seen.code, message in seen.err) == (code, True), seen.err
+def test_refusals(arguments, code, message):
+    result = toolchain("farm", *arguments)
+    assert (result.code, message in result.err) == (code, True), result.err
 
 
 def test_a_device_that_is_this_machine(lab):
     (lab / "devices.toml").write_text('[devices.here]\nboard = "local"\nhost = "local"\n')
-    for words in ([], ["here"]):
-        seen = toolchain("farm", "up", *words)
-        assert (seen.code, "here is this machine" in seen.err) == (2, True), seen.err
+    for arguments in ([], ["here"]):
+        result = toolchain("farm", "up", *arguments)
+        assert (result.code, "here is this machine" in result.err) == (2, True), result.err

@@ -47,27 +47,27 @@ def test_two_fields_of_one_name_are_refused():
         gather("asked", Twice)
 
 
-def taken(kind: type, *words: str) -> object:
-    """Return the record that a command gets which is called with these words."""
+def taken(kind: type, *arguments: str) -> object:
+    """Return the record that a command gets which is called with these arguments."""
     calls = []
 
     @click.command()
     @click.argument("files", nargs=-1)
-    @gather("asked", kind)
-    def command(files: tuple[str, ...], asked: object) -> None:
-        calls.append((files, asked))
+    @gather("record", kind)
+    def command(files: tuple[str, ...], record: object) -> None:
+        calls.append((files, record))
 
-    seen = CliRunner().invoke(command, words)
-    assert seen.exit_code == 0, seen.output
-    ((files, asked),) = calls
-    return (files, asked) if files else asked
+    result = CliRunner().invoke(command, arguments)
+    assert result.exit_code == 0, result.output
+    ((files, record),) = calls
+    return (files, record) if files else record
 
 
 def test_a_record_in_a_record():
     assert taken(Outer) == Outer() == Outer(None, Inner(3, ()), False, 0)  # noqa: FBT003
-    words = ["--in", "a", "f", "-m", "4", "--last", "--first", "one", "--in", "b", "--seed", "7"]
+    arguments = ["--in", "a", "f", "-m", "4", "--last", "--first", "one", "--in", "b", "--seed", "7"]
     expected = Outer("one", Inner(4, (Path("a"), Path("b"))), last=True, again=7)
-    assert taken(Outer, *words) == (("f",), expected)
+    assert taken(Outer, *arguments) == (("f",), expected)
 
 
 def test_help_has_the_order_of_the_fields():
@@ -79,8 +79,8 @@ def test_help_has_the_order_of_the_fields():
         """Do something."""
 
     text = CliRunner().invoke(command, ["--help"]).output
-    found = re.findall(r"--(\w+)", text)
-    assert found == ["before", "first", "much", "in", "last", "seed", "after", "help"]
+    options = re.findall(r"--(\w+)", text)
+    assert options == ["before", "first", "much", "in", "last", "seed", "after", "help"]
     assert "-m, --much N   So much.  [default: 3]" in text
     assert "Do something." in text
 

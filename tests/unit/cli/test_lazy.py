@@ -24,12 +24,12 @@ except SystemExit: print("\\n", json.dumps([name for name in sys.modules if name
 """
 
 
-def loaded_by(*words: str) -> set[str]:
-    """Return the modules of the command line that are imported for some words, and what takes seconds."""
-    done = subprocess.run([sys.executable, "-c", LOADED, *words], capture_output=True, text=True, check=True)
-    found = set(json.loads(done.stdout.splitlines()[-1]))
-    ours = {name for name in MODULES if f"toolchain.cli.{name}" in found}
-    return (ours - ALWAYS) | (found & {"tvm", "toolchain.backends"})
+def loaded_by(*arguments: str) -> set[str]:
+    """Return the modules of the command line that are imported for some arguments, and what takes seconds."""
+    completed = subprocess.run([sys.executable, "-c", LOADED, *arguments], capture_output=True, text=True, check=True)
+    modules = set(json.loads(completed.stdout.splitlines()[-1]))
+    ours = {name for name in MODULES if f"toolchain.cli.{name}" in modules}
+    return (ours - ALWAYS) | (modules & {"tvm", "toolchain.backends"})
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -57,9 +57,9 @@ def test_completing_a_command_imports_none(monkeypatch):
     for name, value in {"_TOOLCHAIN_COMPLETE": "bash_complete", "COMP_WORDS": "toolchain ", "COMP_CWORD": "1"}.items():
         monkeypatch.setenv(name, value)
     assert loaded_by() == set()
-    found = cli.shell_complete(click.Context(cli), "rec")
-    assert [(one.value, one.help[:10]) for one in found] == [("records", "Show, merg")]
-    assert "--debug" in {one.value for one in cli.shell_complete(click.Context(cli), "--")}
+    items = cli.shell_complete(click.Context(cli), "rec")
+    assert [(item.value, item.help[:10]) for item in items] == [("records", "Show, merg")]
+    assert "--debug" in {item.value for item in cli.shell_complete(click.Context(cli), "--")}
 
 
 def test_a_command_imports_what_it_is_made_of():
@@ -70,14 +70,14 @@ def test_a_command_imports_what_it_is_made_of():
 
 @pytest.mark.parametrize("group", ["", "board", "vta"])
 def test_an_unknown_command(group):
-    seen = toolchain(*group.split(), "nothing")
-    assert (seen.code, seen.out) == (2, "")
+    result = toolchain(*group.split(), "nothing")
+    assert (result.code, result.out) == (2, "")
     path = " ".join(["toolchain", *group.split()])
-    assert seen.err == f"error: no such command 'nothing' (exit code 2)\nhint: `{path} --help` lists the commands\n"
+    assert result.err == f"error: no such command 'nothing' (exit code 2)\nhint: `{path} --help` lists the commands\n"
 
 
 @pytest.mark.parametrize(
-    ("words", "suggestion"),
+    ("arguments", "suggestion"),
     [
         ("depoly mlp", "deploy"),
         ("farm stauts", "status"),
@@ -85,18 +85,18 @@ def test_an_unknown_command(group):
         ("records exprot", "export"),
     ],
 )
-def test_an_unknown_command_that_is_close_to_another_one(words, suggestion):
-    seen = toolchain(*words.split())
-    assert seen.code == 2
-    assert seen.err.splitlines()[1] == f"hint: did you mean {suggestion}?"
+def test_an_unknown_command_that_is_close_to_another_one(arguments, suggestion):
+    result = toolchain(*arguments.split())
+    assert result.code == 2
+    assert result.err.splitlines()[1] == f"hint: did you mean {suggestion}?"
 
 
 @pytest.mark.parametrize("old", RENAMED)
 def test_an_old_name_is_refused_with_the_new_command(old):
-    seen = toolchain(*old.split(), "x", "--anything", "a b")
+    result = toolchain(*old.split(), "x", "--anything", "a b")
     new = " ".join(RENAMED[old].command(()))
-    assert (seen.code, seen.out) == (2, "")
-    assert seen.err == (f"error: `toolchain {old}` is now `{new}` (exit code 2)\nhint: {new} x --anything 'a b'\n")
+    assert (result.code, result.out) == (2, "")
+    assert result.err == (f"error: `toolchain {old}` is now `{new}` (exit code 2)\nhint: {new} x --anything 'a b'\n")
 
 
 @pytest.mark.parametrize("old", RENAMED)
@@ -110,10 +110,10 @@ def test_an_old_name_alone_needs_no_hint():
 
 
 def test_an_option_of_the_user_is_not_repeated():
-    seen = toolchain("export", "a.tar", "--as", "mender", "-o", "a")
-    assert seen.err.splitlines()[1] == "hint: toolchain package a.tar --as mender -o a"
+    result = toolchain("export", "a.tar", "--as", "mender", "-o", "a")
+    assert result.err.splitlines()[1] == "hint: toolchain package a.tar --as mender -o a"
 
 
 def test_an_old_name_is_told_to_programs():
-    seen = toolchain("releases", "--json")
-    assert json.loads(seen.out)["error"]["hint"] == "toolchain status --releases --json"
+    result = toolchain("releases", "--json")
+    assert json.loads(result.out)["error"]["hint"] == "toolchain status --releases --json"

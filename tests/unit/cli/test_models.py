@@ -35,10 +35,10 @@ def test_an_earlier_result_is_replaced_and_nothing_else(tmp_path, monkeypatch):
     assert Path("mlp-sparse.onnx").read_bytes() != first
     for content in (b"notes", zoo.build("mlp", 0).SerializeToString()):
         Path("other.onnx").write_bytes(content)
-        seen = toolchain(*arguments, "-o", "other.onnx")
-        assert (seen.code, Path("other.onnx").read_bytes()) == (2, content)
-    seen = toolchain("model", "prune", "mlp-sparse.onnx", "--sparsity", "0.5", "-o", "mlp-sparse.onnx")
-    assert "is the model itself" in seen.err
+        result = toolchain(*arguments, "-o", "other.onnx")
+        assert (result.code, Path("other.onnx").read_bytes()) == (2, content)
+    result = toolchain("model", "prune", "mlp-sparse.onnx", "--sparsity", "0.5", "-o", "mlp-sparse.onnx")
+    assert "is the model itself" in result.err
 
 
 @pytest.mark.parametrize(
@@ -50,5 +50,5 @@ def test_an_earlier_result_is_replaced_and_nothing_else(tmp_path, monkeypatch):
     ],
 )
 def test_wrong_options(options, message, tmp_path):
-    seen = toolchain("model", "prune", "mlp", *options, "-o", tmp_path / "out.onnx")
-    assert (seen.code, message in seen.err, list(tmp_path.iterdir())) == (2, True, [])
+    result = toolchain("model", "prune", "mlp", *options, "-o", tmp_path / "out.onnx")
+    assert (result.code, message in result.err, list(tmp_path.iterdir())) == (2, True, [])

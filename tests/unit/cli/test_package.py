@@ -21,20 +21,20 @@ def test_an_update_is_unchecked_where_the_package_has_no_reference(tiny, tmp_pat
     if packed:
         source = tmp_path / "tiny.oci.tar"
         bundle.pack(bundle.load(folder), source)
-    words = ["package", source, "-o", tmp_path / "update.run", *([] if referenced else ["--unchecked"])]
-    assert parsed(*words)["unchecked"] is not referenced
-    seen = toolchain(*words)
-    assert seen.code == 0, seen.err
-    assert ("UNCHECKED" in seen.out) is not referenced
+    arguments = ["package", source, "-o", tmp_path / "update.run", *([] if referenced else ["--unchecked"])]
+    assert parsed(*arguments)["unchecked"] is not referenced
+    result = toolchain(*arguments)
+    assert result.code == 0, result.err
+    assert ("UNCHECKED" in result.out) is not referenced
 
 
 def test_a_bundle_whose_folder_is_gone_is_not_one_without_a_reference(tiny, tmp_path):
     package = tmp_path / "tiny.oci.tar"
     bundle.pack(tiny, package)
-    with bundle.at_hand(package) as made:
-        assert made.reference
+    with bundle.at_hand(package) as opened:
+        assert opened.reference
     with pytest.raises(FileNotFoundError, match="is read within the block that opens it"):
-        _ = made.reference
+        _ = opened.reference
 
 
 def test_a_package_is_unpacked_into_the_bundle_that_was_packed(tiny, tmp_path):
@@ -51,23 +51,23 @@ def test_an_unpacked_package_does_not_replace_other_files(tiny, tmp_path):
     done("package", tiny.folder, "-o", tmp_path / "tiny.tar")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("mine")
-    seen = toolchain("package", "--unpack", tmp_path / "tiny.tar", "-o", tmp_path / "mine")
-    assert seen.code == 2
-    assert "thesis.txt" in seen.err
+    result = toolchain("package", "--unpack", tmp_path / "tiny.tar", "-o", tmp_path / "mine")
+    assert result.code == 2
+    assert "thesis.txt" in result.err
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "mine"
 
 
 def test_a_package_does_not_replace_other_files(tiny, tmp_path):
     (tmp_path / "thesis.txt").write_text("mine")
-    seen = toolchain("package", tiny.folder, "-o", tmp_path / "thesis.txt")
-    assert (seen.code, "something other than a package" in seen.err) == (2, True)
+    result = toolchain("package", tiny.folder, "-o", tmp_path / "thesis.txt")
+    assert (result.code, "something other than a package" in result.err) == (2, True)
     assert (tmp_path / "thesis.txt").read_text() == "mine"
     for _ in range(2):
         done("package", tiny.folder, "-o", tmp_path / "a.tar")
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         ("--unpack --as rauc -o x", "--unpack and --as cannot be combined"),
         ("--host cam -o x.tar", "--host is only for updates"),
@@ -78,10 +78,10 @@ def test_a_package_does_not_replace_other_files(tiny, tmp_path):
         ("--host cam -o x.run", "devices.toml has no device 'cam'"),
     ],
 )
-def test_an_option_that_does_not_fit_is_refused(tiny, tmp_path, monkeypatch, words, message):
+def test_an_option_that_does_not_fit_is_refused(tiny, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
-    seen = toolchain("package", tiny.folder, *words.split())
-    assert (seen.code, message in seen.err) == (2, True), seen.err
+    result = toolchain("package", tiny.folder, *arguments.split())
+    assert (result.code, message in result.err) == (2, True), result.err
     assert list(tmp_path.iterdir()) == []
 
 

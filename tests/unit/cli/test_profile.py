@@ -20,20 +20,20 @@ def device(tmp_path_factory, tiny):
 
 
 def test_the_current_release(device, tmp_path):
-    words = ["--root", device, "--runs", 30, "--threads", 1]
-    seen = done(
-        "profile", *words, "--json", tmp_path / "p.json", "--html", tmp_path / "p.html", "--trace", tmp_path / "t"
+    options = ["--root", device, "--runs", 30, "--threads", 1]
+    result = done(
+        "profile", *options, "--json", tmp_path / "p.json", "--html", tmp_path / "p.html", "--trace", tmp_path / "t"
     )
-    found = json.loads((tmp_path / "p.json").read_text())
-    assert "KERNEL" in seen.out
-    assert (found["schema_version"], found["runs"], found["other_runs"]) == (1, 30, 0)
-    kernels = [row for row in found["rows"] if row["place"]]
+    report = json.loads((tmp_path / "p.json").read_text())
+    assert "KERNEL" in result.out
+    assert (report["schema_version"], report["runs"], report["other_runs"]) == (1, 30, 0)
+    kernels = [row for row in report["rows"] if row["place"]]
     assert [row["place"] for row in kernels] == list(range(1, len(kernels) + 1))
     assert all(row["ms"] >= 0 and row["gflop"] and row["bound"] for row in kernels)
     # Medians of calls lie within a run, and a busy machine stretches runs, not the sum of medians.
-    assert 0 < found["sum_ms"] <= 1.5 * found["watched_ms"]
-    assert found["peak"]["gflops"] > 0
-    assert "multiply-adds" in found["peak"]["method"]
+    assert 0 < report["sum_ms"] <= 1.5 * report["watched_ms"]
+    assert report["peak"]["gflops"] > 0
+    assert "multiply-adds" in report["peak"]["method"]
     events = json.loads((tmp_path / "t").read_text())["traceEvents"]
     assert [event["ts"] for event in events] == sorted(event["ts"] for event in events)
     assert {event["ph"] for event in events} == {"X"}
@@ -45,19 +45,19 @@ def test_the_current_release(device, tmp_path):
 def test_a_package_leaves_the_release_that_runs(device, tiny, tmp_path):
     other = bundles.reweighted(tiny, tmp_path / "other", seed=3)
     before = parsed("status", "--releases", "--root", device, "--json")
-    found = json.loads(done("profile", other.folder, "--root", device, "--runs", 3, "--json", "-").out)
-    assert found["bundle_digest"] == f"sha256:{other.digest}"
+    report = json.loads(done("profile", other.folder, "--root", device, "--runs", 3, "--json", "-").out)
+    assert report["bundle_digest"] == f"sha256:{other.digest}"
     assert parsed("status", "--releases", "--root", device, "--json") == before
     assert not (device / "releases" / other.digest).exists()
 
 
 def test_two_releases_are_held_against_each_other(device, tiny, tmp_path):
     other = bundles.reweighted(tiny, tmp_path / "other", seed=3)
-    words = ["profile", "current", "--against", other.folder, "--root", device, "--runs", 3, "--threads", 1]
-    found = json.loads(done(*words, "--json", "-", "--html", tmp_path / "p.html").out)
-    assert found["base_digest"] == f"sha256:{other.digest}"
-    assert all(layer["new"] == layer["base"] for layer in found["layers"])
-    assert found["rounds"] == 16
+    arguments = ["profile", "current", "--against", other.folder, "--root", device, "--runs", 3, "--threads", 1]
+    report = json.loads(done(*arguments, "--json", "-", "--html", tmp_path / "p.html").out)
+    assert report["base_digest"] == f"sha256:{other.digest}"
+    assert all(layer["new"] == layer["base"] for layer in report["layers"])
+    assert report["rounds"] == 16
     assert "Each layer" in (tmp_path / "p.html").read_text()
 
 
@@ -71,7 +71,7 @@ def test_a_page_that_nobody_asked_for_is_not_made(device, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "message"),
     [
         (["9"], "no such release"),
         (["f" * 64], "no such release"),
@@ -81,9 +81,9 @@ def test_a_page_that_nobody_asked_for_is_not_made(device, monkeypatch):
         (["--against", "1", "--trace", "t"], "--trace"),
     ],
 )
-def test_what_cannot_be_is_told(device, words, said, tmp_path, monkeypatch):
+def test_what_cannot_be_is_told(device, arguments, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    seen = toolchain("profile", *words, "--root", device)
-    assert seen.code == 2
-    assert said in seen.err
+    result = toolchain("profile", *arguments, "--root", device)
+    assert result.code == 2
+    assert message in result.err
     assert not list((device / "run").iterdir())

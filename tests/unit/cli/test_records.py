@@ -32,13 +32,13 @@ def file(tmp_path):
 
 def run(*argv, say=str):
     console = Console(say, print)
-    return records.records.main([str(one) for one in argv], standalone_mode=False, obj=console)
+    return records.records.main([str(argument) for argument in argv], standalone_mode=False, obj=console)
 
 
 def document(*argv):
-    found = run(*argv, "--json")
-    assert found.as_json
-    return json.loads(json.dumps(found.document, default=dataclasses.asdict))
+    result = run(*argv, "--json")
+    assert result.as_json
+    return json.loads(json.dumps(result.document, default=dataclasses.asdict))
 
 
 def test_show_prints_a_table_for_each_target(file):
@@ -60,25 +60,25 @@ def test_show_as_json(file):
 
 def test_show_takes_the_boards_own_file(file, monkeypatch):
     monkeypatch.setenv("TOOLCHAIN_RECORDS", str(file.parent))
-    told = []
-    assert run("show", "--board", "rpi4", say=told.append).text == run("show", file).text
-    assert told == [f"tuning records: {file}"]
+    lines = []
+    assert run("show", "--board", "rpi4", say=lines.append).text == run("show", file).text
+    assert lines == [f"tuning records: {file}"]
     assert run("show", "--board", "boards/rpi4.toml").text == run("show", file).text
 
 
 def test_best_prints_the_fastest_of_each_target(file):
     emulated = Key.of(OTHER, emulated=True)
-    shown = run("best", file).text
-    assert shown.head == ("TARGET", "KERNEL", "LATENCY", "NOTES")
-    assert shown.rows == [(KEY.id, "conv", "1.0000 ms", ""), (emulated.id, "conv", "3.0000 ms", "")]
-    assert [one["index"] for one in document("best", file, "--target", KEY.id)] == [2]
+    table = run("best", file).text
+    assert table.head == ("TARGET", "KERNEL", "LATENCY", "NOTES")
+    assert table.rows == [(KEY.id, "conv", "1.0000 ms", ""), (emulated.id, "conv", "3.0000 ms", "")]
+    assert [record["index"] for record in document("best", file, "--target", KEY.id)] == [2]
 
 
 def test_distill_and_merge_tell_what_they_wrote(file, tmp_path):
-    kept, both = tmp_path / "best.jsonl", tmp_path / "both.jsonl"
-    assert run("distill", file, "-o", kept).text == f"{kept}: 2 records of 1 kernels"
-    assert document("merge", file, kept, "-o", both) == {"file": str(both), "workloads": 1, "trials": 4}
-    assert len(RecordFile(both).read().trials) == 4
+    best, merged = tmp_path / "best.jsonl", tmp_path / "both.jsonl"
+    assert run("distill", file, "-o", best).text == f"{best}: 2 records of 1 kernels"
+    assert document("merge", file, best, "-o", merged) == {"file": str(merged), "workloads": 1, "trials": 4}
+    assert len(RecordFile(merged).read().trials) == 4
 
 
 def test_export_wants_one_target(file, tmp_path):
@@ -104,7 +104,7 @@ def test_a_wrong_file_is_named(tmp_path, monkeypatch, argv, content):
     if content is not None:
         (tmp_path / "file").write_bytes(content)
     with pytest.raises(InputError, match="file") as caught:
-        run(*(word.format("file") for word in argv))
+        run(*(argument.format("file") for argument in argv))
     assert caught.value.hint
     assert not (tmp_path / "x").exists()
 
@@ -118,7 +118,7 @@ def test_a_file_without_trials_says_so(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "left"),
+    ("options", "remaining_trials"),
     [
         (("--machine", "bench-1"), [2, 3, 4]),
         (("--target", KEY.id), [4]),
@@ -130,17 +130,17 @@ def test_a_file_without_trials_says_so(tmp_path):
     ],
     ids=str,
 )
-def test_forgetting(file, words, left):
+def test_forgetting(file, options, remaining_trials):
     before = file.read_bytes()
-    would = run("forget", file, *words, "--dry-run").text
+    would = run("forget", file, *options, "--dry-run").text
     assert file.read_bytes() == before
-    assert f"{4 - len(left)} trials and 0 finals" in would
+    assert f"{4 - len(remaining_trials)} trials and 0 finals" in would
     assert "would be forgotten" in would
-    found = document("forget", file, *words)
-    assert (found["trials"], found["kept"]) == (4 - len(left), len(left))
-    kept = RecordFile(file).read()
-    assert [one.index for one in kept.trials] == left
-    assert bool(kept.workloads) == bool(left)
+    report = document("forget", file, *options)
+    assert (report["trials"], report["kept"]) == (4 - len(remaining_trials), len(remaining_trials))
+    remaining = RecordFile(file).read()
+    assert [trial.index for trial in remaining.trials] == remaining_trials
+    assert bool(remaining.workloads) == bool(remaining_trials)
 
 
 def test_forgetting_the_kernels_of_a_model(file, monkeypatch):
@@ -149,11 +149,11 @@ def test_forgetting_the_kernels_of_a_model(file, monkeypatch):
     tasks = type("Extracted", (), {"tasks": [task]})
     monkeypatch.setattr("toolchain.pipeline.tune.extract", lambda _request: tasks)
     run("forget", file, "--model", "mlp")
-    assert [one.index for one in RecordFile(file).read().trials] == [1, 2, 3, 4]
+    assert [trial.index for trial in RecordFile(file).read().trials] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(
-    ("words", "cause"),
+    ("options", "cause"),
     [
         ((), "no records are chosen"),
         (("--all", "--op", "conv"), "--all and a choice of records cannot be combined"),
@@ -161,10 +161,10 @@ def test_forgetting_the_kernels_of_a_model(file, monkeypatch):
         (("--target", "abc"), "no records for target abc"),
     ],
 )
-def test_what_is_to_be_forgotten_is_said(file, words, cause):
+def test_what_is_to_be_forgotten_is_said(file, options, cause):
     before = file.read_bytes()
     with pytest.raises(InputError, match=cause) as caught:
-        run("forget", file, *words)
+        run("forget", file, *options)
     assert caught.value.hint or caught.value.details
     assert file.read_bytes() == before
 

@@ -20,8 +20,8 @@ from toolchain.registry import Access, Login
 
 @pytest.fixture
 def server():
-    with told(Shelf()) as found:
-        yield found
+    with told(Shelf()) as registry:
+        yield registry
 
 
 def test_a_push_names_what_it_pushed(tiny, server):
@@ -45,10 +45,10 @@ def test_a_push_names_what_it_pushed(tiny, server):
 def test_a_pull_names_what_it_pulled(tiny, server, tmp_path):
     address = f"oci://{server.host}/lab/tiny"
     done("push", tiny.folder, f"{address}:1")
-    seen = parsed("pull", f"{address}:1", "-o", tmp_path / "out")
-    assert seen["folder"] == str(tmp_path / "out")
-    assert seen["address"] == f"{address}@{seen['digest']}" == f"{address}@sha256:{tiny.digest}"
-    assert seen["manifest"]["name"] == "dense"
+    report = parsed("pull", f"{address}:1", "-o", tmp_path / "out")
+    assert report["folder"] == str(tmp_path / "out")
+    assert report["address"] == f"{address}@{report['digest']}" == f"{address}@sha256:{tiny.digest}"
+    assert report["manifest"]["name"] == "dense"
     again = done("pull", f"{address}:1", "-o", tmp_path / "out")
     assert again.out == f"{tmp_path / 'out'}: dense for local, sha256:{tiny.digest}\n"
     assert f"{address}:1 is sha256:{tiny.digest}" in again.err
@@ -56,13 +56,13 @@ def test_a_pull_names_what_it_pulled(tiny, server, tmp_path):
 
 
 def test_what_is_in_no_registry_takes_no_options_of_one(tiny):
-    seen = toolchain("deploy", tiny.folder, "--username", "ann")
-    assert (seen.code, "only for packages in a registry" in seen.err) == (2, True)
+    result = toolchain("deploy", tiny.folder, "--username", "ann")
+    assert (result.code, "only for packages in a registry" in result.err) == (2, True)
 
 
 def test_an_address_is_looked_at_before_the_device():
-    seen = toolchain("deploy", "oci://host/X:1", "--board", "x86_64", "--host", "me@127.0.0.1:1")
-    assert (seen.code, "is not a valid address of a package" in seen.err, "cannot be reached" in seen.err) == (
+    result = toolchain("deploy", "oci://host/X:1", "--board", "x86_64", "--host", "me@127.0.0.1:1")
+    assert (result.code, "is not a valid address of a package" in result.err, "cannot be reached" in result.err) == (
         2,
         True,
         False,
@@ -94,9 +94,9 @@ def test_a_password_that_is_no_text_is_told(monkeypatch, errors):
 
 def test_a_terminal_is_asked_for_a_password(monkeypatch):
     ours, theirs = os.openpty()
-    asked = []
-    monkeypatch.setattr(click, "prompt", lambda text, **how: asked.append((text, how["hide_input"])) or "secret")
+    prompts = []
+    monkeypatch.setattr(click, "prompt", lambda text, **how: prompts.append((text, how["hide_input"])) or "secret")
     with os.fdopen(theirs) as terminal, os.fdopen(ours, "rb"):
         monkeypatch.setattr(sys, "stdin", terminal)
         assert RegistryOptions(username="ann").access().login == Login("ann", "secret")
-    assert asked == [("password of ann", True)]
+    assert prompts == [("password of ann", True)]

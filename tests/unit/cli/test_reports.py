@@ -59,13 +59,13 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("words", WRONG, ids=" ".join)
-def test_a_wrong_input_leaves_nothing_green(words, green, tmp_path):
-    seen = toolchain(*words, *green)
-    assert seen.code == 2
+@pytest.mark.parametrize("arguments", WRONG, ids=" ".join)
+def test_a_wrong_input_leaves_nothing_green(arguments, green, tmp_path):
+    result = toolchain(*arguments, *green)
+    assert result.code == 2
     error = told(tmp_path)
     assert error["exit_code"] == 2
-    assert error["message"] in seen.err
+    assert error["message"] in result.err
 
 
 @pytest.mark.parametrize(
@@ -76,22 +76,22 @@ def test_every_end_is_written(fault, green, tmp_path, monkeypatch):
         raise fault("the step failed")
 
     monkeypatch.setattr("toolchain.pipeline.source.BundleSource.obtain", fails)
-    seen = toolchain("deploy", "mlp", *green)
+    result = toolchain("deploy", "mlp", *green)
     error = told(tmp_path)
-    assert error["exit_code"] == seen.code == getattr(fault, "exit_code", 70)
+    assert error["exit_code"] == result.code == getattr(fault, "exit_code", 70)
     assert "the step failed" in error["message"]
 
 
 def test_the_files_are_taken_before_the_model_is_looked_at(green, tmp_path, monkeypatch):
-    seen = []
+    errors = []
 
     def looks(*_arguments, **_options):
-        seen.append(told(tmp_path))
+        errors.append(told(tmp_path))
         raise KeyboardInterrupt
 
     monkeypatch.setattr("toolchain.board.load", looks)
     assert toolchain("deploy", "mlp", *green).code == 130
-    assert (seen[0]["message"], seen[0]["exit_code"]) == ("the run has not finished", None)
+    assert (errors[0]["message"], errors[0]["exit_code"]) == ("the run has not finished", None)
     assert (told(tmp_path)["message"], told(tmp_path)["exit_code"]) == ("interrupted", 130)
 
 
@@ -99,9 +99,11 @@ def test_the_files_are_taken_before_the_model_is_looked_at(green, tmp_path, monk
 def test_a_signal_leaves_nothing_green(number, green, tmp_path):
     """A real process with a real signal, as soon as it is at work."""
     command = [sys.executable, "-c", "from toolchain.cli import main; main()", "deploy", "mobilenet"]
-    words = [*command, "--root", str(tmp_path / "root"), *map(str, green)]  # the user's own may be busy
+    command_line = [*command, "--root", str(tmp_path / "root"), *map(str, green)]  # the user's own may be busy
     environment = os.environ | {"TOOLCHAIN_CACHE": str(files.cache_root())}
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
+    with subprocess.Popen(
+        command_line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
         before = next((line for line in process.stderr if "importing" in line), "it ended")
         assert told(tmp_path)["message"] == "the run has not finished"
         process.send_signal(number)
@@ -113,13 +115,13 @@ def test_a_signal_leaves_nothing_green(number, green, tmp_path):
 
 
 @pytest.mark.parametrize("option", ["--json", "--junit", "--html"])
-@pytest.mark.parametrize("place", ["none/report", "folder", "/proc/none"])
-def test_a_report_that_cannot_be_written_is_told_first(option, place, green, tmp_path, monkeypatch):
+@pytest.mark.parametrize("path", ["none/report", "folder", "/proc/none"])
+def test_a_report_that_cannot_be_written_is_told_first(option, path, green, tmp_path, monkeypatch):
     (tmp_path / "folder").mkdir()
     monkeypatch.setattr("toolchain.board.load", lambda _name: pytest.fail("a board was looked at"))
     other = green[green.index("--html" if option == "--json" else "--json") :][:2]
-    seen = toolchain("deploy", "mlp", f"{option}={tmp_path / place}", *other)
-    assert (seen.code, "cannot write" in seen.err, "hint: " in seen.err) == (2, True, True), seen.err
+    result = toolchain("deploy", "mlp", f"{option}={tmp_path / path}", *other)
+    assert (result.code, "cannot write" in result.err, "hint: " in result.err) == (2, True, True), result.err
     assert "cannot write" in other[1].read_text()
 
 
@@ -127,8 +129,8 @@ def test_a_report_that_cannot_be_written_is_told_first(option, place, green, tmp
 @pytest.mark.parametrize("content", ['{"name": "webapp"}', "[]", '<testsuite name="pytest"/>', "\x08\x0a"])
 def test_files_of_others_are_left_alone(option, content, tmp_path):
     (tmp_path / "mine").write_text(content)
-    seen = toolchain("deploy", "mlp", f"{option}={tmp_path / 'mine'}")
-    assert (seen.code, "something other than" in seen.err) == (2, True), seen.err
+    result = toolchain("deploy", "mlp", f"{option}={tmp_path / 'mine'}")
+    assert (result.code, "something other than" in result.err) == (2, True), result.err
     assert (tmp_path / "mine").read_text() == content
 
 
@@ -138,14 +140,16 @@ def test_reports_of_a_run_that_failed_give_way(green, tmp_path):
         assert "no-such-model" in told(tmp_path)["message"]
 
 
-@pytest.mark.parametrize("words", [["compare", "none"], ["tune", "none", "--trials", "0"], ["survey", "--trials", "0"]])
-def test_commands_with_a_page_alone(words, tmp_path):
+@pytest.mark.parametrize(
+    "arguments", [["compare", "none"], ["tune", "none", "--trials", "0"], ["survey", "--trials", "0"]]
+)
+def test_commands_with_a_page_alone(arguments, tmp_path):
     (tmp_path / "r.html").write_text(PAGE)
-    seen = toolchain(*words, "--html", tmp_path / "r.html")
+    result = toolchain(*arguments, "--html", tmp_path / "r.html")
     text = (tmp_path / "r.html").read_text()
-    assert (seen.code, "all is well" in text, "it ended with" in text) == (2, False, True)
+    assert (result.code, "all is well" in text, "it ended with" in text) == (2, False, True)
     (tmp_path / "r.html").write_text("<!DOCTYPE html><title>mine</title>")
-    assert toolchain(*words, "--html", tmp_path / "r.html").code == 2
+    assert toolchain(*arguments, "--html", tmp_path / "r.html").code == 2
     assert (tmp_path / "r.html").read_text() == "<!DOCTYPE html><title>mine</title>"
 
 
@@ -178,14 +182,14 @@ ASKED = [
 ]
 
 
-@pytest.mark.parametrize("words", ASKED, ids=" ".join)
-def test_errors_are_json_where_json_was_asked(words, tmp_path, monkeypatch):
+@pytest.mark.parametrize("arguments", ASKED, ids=" ".join)
+def test_errors_are_json_where_json_was_asked(arguments, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    seen = toolchain(*words)
-    error = json.loads(seen.out)["error"]
+    result = toolchain(*arguments)
+    error = json.loads(result.out)["error"]
     assert set(error) == {"message", "details", "hint", "exit_code"}
-    assert error["exit_code"] == seen.code == 2
-    assert error["message"] in seen.err
+    assert error["exit_code"] == result.code == 2
+    assert error["message"] in result.err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -196,24 +200,24 @@ def test_internal_errors_and_interrupts_too(monkeypatch):
             raise fault
 
         monkeypatch.setattr("toolchain.board.names", fails)
-        seen = toolchain("board", "list", "--json")
-        assert json.loads(seen.out)["error"]["exit_code"] == seen.code == code
+        result = toolchain("board", "list", "--json")
+        assert json.loads(result.out)["error"]["exit_code"] == result.code == code
 
 
 def test_where_json_goes_to_a_file_standard_output_is_for_people(tmp_path):
-    seen = toolchain("deploy", "nonesuch", "--json", tmp_path / "r.json")
-    assert (seen.code, seen.out) == (2, "")
+    result = toolchain("deploy", "nonesuch", "--json", tmp_path / "r.json")
+    assert (result.code, result.out) == (2, "")
 
 
 def test_a_result_that_is_a_fault_stays_one_document(tmp_path):
     (tmp_path / "typo.toml").write_text('conection = "ssh"\n')
-    seen = toolchain("board", "check", tmp_path / "typo.toml", "--json")
-    assert seen.code == 2
-    assert json.loads(seen.out)
+    result = toolchain("board", "check", tmp_path / "typo.toml", "--json")
+    assert result.code == 2
+    assert json.loads(result.out)
 
 
 @pytest.mark.parametrize(
-    ("words", "found"),
+    ("arguments", "value"),
     [
         (["--json", "a"], "a"),
         (["--json=a"], "a"),
@@ -223,8 +227,8 @@ def test_a_result_that_is_a_fault_stays_one_document(tmp_path):
         ([], None),
     ],
 )
-def test_an_option_is_found_in_any_command_line(words, found):
-    assert reports.value_of(words, "--json") == found
+def test_an_option_is_found_in_any_command_line(arguments, value):
+    assert reports.value_of(arguments, "--json") == value
 
 
 def test_two_reports_for_one_file_are_refused_and_it_tells_so(tmp_path, monkeypatch):
@@ -236,7 +240,7 @@ def test_two_reports_for_one_file_are_refused_and_it_tells_so(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("words", "spelled"),
+    ("command_line", "spelled"),
     [
         ("models --json", "models --json=-"),
         ("models --json -", "models --json=-"),
@@ -246,14 +250,14 @@ def test_two_reports_for_one_file_are_refused_and_it_tells_so(tmp_path, monkeypa
         ("farm lock a --json -- run --json", "farm lock a --json=- -- run --json"),
     ],
 )
-def test_only_json_files_are_values_of_json(words, spelled):
-    assert reports.with_json_value(words.split()) == spelled.split()
+def test_only_json_files_are_values_of_json(command_line, spelled):
+    assert reports.with_json_value(command_line.split()) == spelled.split()
 
 
 def test_the_result_of_any_command_is_written_to_a_file(tmp_path):
     file = tmp_path / "models.json"
-    seen = done("model", "list", "--json", file)
-    assert "mobilenet" in seen.out
+    result = done("model", "list", "--json", file)
+    assert "mobilenet" in result.out
     assert (
         json.loads(file.read_text()) == parsed("model", "list") == json.loads(done("model", "list", "--json", "-").out)
     )

@@ -60,9 +60,9 @@ def terminal(monkeypatch):
     return lambda columns=80, lines=24: Terminal(columns, lines)
 
 
-def shown(one: Terminal, what) -> str:
-    _terminal.show(what, one.stream)
-    return one.text()
+def shown(tty: Terminal, content) -> str:
+    _terminal.show(content, tty.stream)
+    return tty.text()
 
 
 @pytest.mark.parametrize("width", [40, 80, 120, 200])
@@ -76,9 +76,9 @@ def test_a_table_fits_and_breaks_no_word(terminal, width):
 
 
 def test_what_has_no_room_at_all_is_shown_a_cell_a_line(terminal):
-    table = Table([tuple("abcdefgh" for _ in range(9))], tuple(f"HEAD{place}" for place in range(9)))
+    table = Table([tuple("abcdefgh" for _ in range(9))], tuple(f"HEAD{column}" for column in range(9)))
     lines = COLOUR.sub("", shown(terminal(40), table)).splitlines()
-    assert [line.split() for line in lines] == [[f"HEAD{place}", "abcdefgh"] for place in range(9)]
+    assert [line.split() for line in lines] == [[f"HEAD{column}", "abcdefgh"] for column in range(9)]
 
 
 def test_more_room_is_used(terminal):
@@ -87,9 +87,9 @@ def test_more_room_is_used(terminal):
 
 def test_the_stream_that_is_written_to_says_how_wide_it_is(terminal):
     """And not the terminal of somebody's standard input."""
-    one, other = terminal(50), terminal(150)
-    assert max(map(len, COLOUR.sub("", shown(one, WIDE)).splitlines())) <= 50
-    assert max(map(len, COLOUR.sub("", shown(other, WIDE)).splitlines())) > 50
+    narrow, wide = terminal(50), terminal(150)
+    assert max(map(len, COLOUR.sub("", shown(narrow, WIDE)).splitlines())) <= 50
+    assert max(map(len, COLOUR.sub("", shown(wide, WIDE)).splitlines())) > 50
 
 
 def test_colours_are_for_terminals_that_want_them(terminal, monkeypatch):
@@ -119,32 +119,32 @@ def test_elsewhere_there_is_neither_colour_nor_width():
 
 
 def test_a_bar_says_how_far(terminal):
-    one = terminal()
-    screen = _terminal.Screen(lambda: one.stream)
-    for done in (0, 7_000_000, 21_000_000):
-        screen.say(Step("sending", done, 21_000_000, "MB"))
+    tty = terminal()
+    screen = _terminal.Screen(lambda: tty.stream)
+    for sent in (0, 7_000_000, 21_000_000):
+        screen.say(Step("sending", sent, 21_000_000, "MB"))
     screen.say("measuring")
-    text = COLOUR.sub("", one.text())
+    text = COLOUR.sub("", tty.text())
     assert "21.0/21.0 MB" in text
     assert text.splitlines()[-1].endswith("\x1b[?25hmeasuring"), "below the bar, and the cursor is seen again"
 
 
 def test_a_bar_counts_objects(terminal):
-    one = terminal()
-    screen = _terminal.Screen(lambda: one.stream)
+    tty = terminal()
+    screen = _terminal.Screen(lambda: tty.stream)
     screen.say(Step("compiling", 3, 40, "objects"))
     screen.close()
-    assert "3/40" in COLOUR.sub("", one.text())
+    assert "3/40" in COLOUR.sub("", tty.text())
 
 
 def test_a_stage_shows_that_it_goes_on_and_leaves_its_name(terminal):
-    one = terminal()
-    screen = _terminal.Screen(lambda: one.stream)
+    tty = terminal()
+    screen = _terminal.Screen(lambda: tty.stream)
     screen.say(progress.stage("importing"))
     screen.say(progress.stage("compiling"))
     screen.say("3 records applied")
     screen.close()
-    text = COLOUR.sub("", one.text())
+    text = COLOUR.sub("", tty.text())
     assert "compiling ⠋ 0:00:00" in text
     assert re.sub(r"\x1b\[[^a-zA-Z]*[a-zA-Z]|\r", "", text).splitlines()[-1] == "compiling"
     assert "3 records applied" in text
@@ -162,8 +162,8 @@ def test_where_there_is_no_terminal_a_step_is_a_line_now_and_then(monkeypatch):
     stream, now = io.StringIO(), [100.0]
     monkeypatch.setattr(_terminal.time, "monotonic", lambda: now[0])
     screen = _terminal.Screen(lambda: stream)
-    for done in range(0, 41, 4):
-        screen.say(Step("compiling", done, 40, "objects"))
+    for compiled in range(0, 41, 4):
+        screen.say(Step("compiling", compiled, 40, "objects"))
         now[0] += 2
     assert stream.getvalue().splitlines() == [
         "compiling: 12 of 40 objects, 14 s left",
@@ -176,12 +176,12 @@ TABLE = (Table([(str(number), "x" * 90) for number in range(30)], ("ID", "Task")
 
 
 def test_a_table_that_changes_stays_within_its_terminal(terminal):
-    one = terminal(60, 10)
-    screen = _terminal.Screen(lambda: one.stream)
+    tty = terminal(60, 10)
+    screen = _terminal.Screen(lambda: tty.stream)
     screen.redraw(TABLE)
     screen.redraw(TABLE)
     screen.say("a board is lost")
-    states = COLOUR.sub("", one.text()).split("Trials: 1/2")
+    states = COLOUR.sub("", tty.text()).split("Trials: 1/2")
     assert len(states) - 1 == 3, "twice as it changed, and once as it stays"
     assert all(state.count("\n") <= 10 for state in states)
     assert states[-1].rstrip().endswith("a board is lost")
@@ -202,15 +202,15 @@ EVIL = "\x1b]0;pwned\x07\x9b2J\u202e"
 
 def test_no_word_of_a_device_steers_a_terminal(terminal):
     """Whatever it is shown by: what rich writes itself is all that may begin with an escape."""
-    shown = terminal()
-    screen = _terminal.Screen(lambda: shown.stream)
+    tty = terminal()
+    screen = _terminal.Screen(lambda: tty.stream)
     screen.say(progress.stage(f"deploying to {EVIL}"))
     screen.say(f"device says {EVIL}")
     screen.say(Step(f"sending {EVIL}", 1, 2, "objects"))
     screen.redraw([Table([(EVIL, "1")], ("NAME", "RUNS"))])
     screen.close()
-    _terminal.show(["last", EVIL, Table([(EVIL, "1")])], shown.stream)
-    text = shown.text()
+    _terminal.show(["last", EVIL, Table([(EVIL, "1")])], tty.stream)
+    text = tty.text()
     assert text.count("x1b]0;pwned") >= 5
     assert not any(letter in text for letter in "\x07\x9b\u202e")
     assert "\x1b]" not in text

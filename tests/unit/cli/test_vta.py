@@ -44,16 +44,16 @@ def old(tmp_path) -> Path:
     return path
 
 
-def done(*words: object) -> str:
-    seen = toolchain("vta", *words)
-    assert seen.code == 0, seen.err
-    return seen.out
+def done(*arguments: object) -> str:
+    result = toolchain("vta", *arguments)
+    assert result.code == 0, result.err
+    return result.out
 
 
-def failed(*words: object) -> str:
-    seen = toolchain("vta", *words)
-    assert (seen.code, seen.out) == (2, "")
-    return seen.err
+def failed(*arguments: object) -> str:
+    result = toolchain("vta", *arguments)
+    assert (result.code, result.out) == (2, "")
+    return result.err
 
 
 # --- disasm ----------------------------------------------------------------------------------------------------
@@ -73,12 +73,13 @@ def test_micro_ops_are_listed(kernel):
 
 
 def test_a_stream_as_json(kernel):
-    found = json.loads(done("disasm", kernel, "--json"))
-    assert [one["opcode"] for one in found["instructions"]] == ["LOAD", "LOAD", "GEMM", "ALU", "STORE", "FINISH"]
-    assert (found["instructions"][4]["pops"], found["instructions"][4]["buffer"]) == (["g2s"], "buffer 1 (OUT)")
-    assert "uops" not in found["instructions"][2]
-    found = json.loads(done("disasm", kernel, "--json", "--uops"))
-    assert found["instructions"][2]["uops"] == [{"index": 0, "uop": {"dst": 3, "src": 5, "wgt": 7}}]
+    listing = json.loads(done("disasm", kernel, "--json"))
+    opcodes = [instruction["opcode"] for instruction in listing["instructions"]]
+    assert opcodes == ["LOAD", "LOAD", "GEMM", "ALU", "STORE", "FINISH"]
+    assert (listing["instructions"][4]["pops"], listing["instructions"][4]["buffer"]) == (["g2s"], "buffer 1 (OUT)")
+    assert "uops" not in listing["instructions"][2]
+    listing = json.loads(done("disasm", kernel, "--json", "--uops"))
+    assert listing["instructions"][2]["uops"] == [{"index": 0, "uop": {"dst": 3, "src": 5, "wgt": 7}}]
 
 
 def test_bare_instructions_are_listed(old):
@@ -142,9 +143,9 @@ def test_fields_of_another_machine(tmp_path):
 
 
 def test_fields_as_json():
-    found = json.loads(done("isa", "--json"))
-    assert list(found["instructions"]) == ["LOAD", "STORE", "GEMM", "FINISH", "ALU", "UOP"]
-    fields = {one["name"]: one for one in found["instructions"]["ALU"]}
+    description = json.loads(done("isa", "--json"))
+    assert list(description["instructions"]) == ["LOAD", "STORE", "GEMM", "FINISH", "ALU", "UOP"]
+    fields = {field["name"]: field for field in description["instructions"]["ALU"]}
     assert fields["imm"] == {"name": "imm", "low": 112, "width": 16, "signed": True, "values": {}}
     assert fields["op"]["values"] == {"MIN": 0, "MAX": 1, "ADD": 2, "SHR": 3, "MUL": 4}
 
@@ -164,66 +165,67 @@ def network(tmp_path_factory) -> Path:
 
 
 def test_kernels_of_a_network(network, tmp_path):
-    found = json.loads(done("kernels", network, "-o", tmp_path / "streams", "--json"))
-    kernels = found["kernels"]
-    assert {one["name"] for one in kernels} >= {"conv3x3s1-2x2x16-16", "conv1x1s2-3x3x16-16"}
-    for number, one in enumerate(kernels):
-        path = tmp_path / "streams" / f"{number:02}-{one['name']}.vta"
-        assert path.stat().st_size == one["bytes"]
-        assert len(Stream.decode(path.read_bytes()).instructions) == one["instructions"]
-        assert 0 < one["modelled"]["ideal"]["utilisation"] <= one["modelled"]["ideal"]["gops"] / 51.2 + 1e-3 <= 1
-    calls = sum(one["calls"] * one["modelled"]["hls-pynq"]["cycles"] for one in kernels)
-    assert found["modelled_ms"]["hls-pynq"] == pytest.approx(calls / 100e3)
+    report = json.loads(done("kernels", network, "-o", tmp_path / "streams", "--json"))
+    kernels = report["kernels"]
+    assert {kernel["name"] for kernel in kernels} >= {"conv3x3s1-2x2x16-16", "conv1x1s2-3x3x16-16"}
+    for number, kernel in enumerate(kernels):
+        path = tmp_path / "streams" / f"{number:02}-{kernel['name']}.vta"
+        assert path.stat().st_size == kernel["bytes"]
+        assert len(Stream.decode(path.read_bytes()).instructions) == kernel["instructions"]
+        assert 0 < kernel["modelled"]["ideal"]["utilisation"] <= kernel["modelled"]["ideal"]["gops"] / 51.2 + 1e-3 <= 1
+    calls = sum(kernel["calls"] * kernel["modelled"]["hls-pynq"]["cycles"] for kernel in kernels)
+    assert report["modelled_ms"]["hls-pynq"] == pytest.approx(calls / 100e3)
 
 
 def test_kernels_take_what_a_build_says(network, tmp_path):
     """Kernels that are tuned as one may take different times with the buffers of their network; both count those."""
-    seen = toolchain("build", network, "--board", "vta-sim", "-o", tmp_path / "bundle")
-    assert seen.code == 0, seen.err
+    result = toolchain("build", network, "--board", "vta-sim", "-o", tmp_path / "bundle")
+    assert result.code == 0, result.err
     modelled = bundle.load(tmp_path / "bundle").manifest.modelled
-    found = json.loads(done("kernels", network, "--json"))["modelled_ms"]
-    assert found[modelled.model] == pytest.approx(modelled.milliseconds)
+    milliseconds = json.loads(done("kernels", network, "--json"))["modelled_ms"]
+    assert milliseconds[modelled.model] == pytest.approx(modelled.milliseconds)
 
 
 def test_kernels_as_a_table_are_told_to_be_modelled(network, tmp_path):
-    written = tmp_path / "streams"
-    text = done("kernels", network, "-o", written)
+    streams = tmp_path / "streams"
+    text = done("kernels", network, "-o", streams)
     assert text.splitlines()[0].startswith("KERNEL")
     assert "(not tuned)" in text
     assert "cycles are modelled, not measured; a deploy reports those of the board's own profile\n" in text
     assert text.splitlines()[-1].startswith("pynq-z1: calibrated on published measurements of 2019: total ")
-    assert "FINISH" in done("disasm", min(written.iterdir()))
+    assert "FINISH" in done("disasm", min(streams.iterdir()))
 
 
 def test_kernels_of_a_record(network, tmp_path):
     records = tmp_path / "records.jsonl"
     tuned = toolchain("tune", network, "--board", "vta-sim", "--trials", "4", "--records", records, "--json")
     assert tuned.code == 0, tuned.err
-    found = json.loads(done("kernels", network, "--records", records, "--json"))
-    assert any(one["tuned"] for one in found["kernels"])
+    report = json.loads(done("kernels", network, "--records", records, "--json"))
+    assert any(kernel["tuned"] for kernel in report["kernels"])
 
 
 def test_kernels_for_a_board_without_vta(network):
-    seen = toolchain("vta", "kernels", network, "--board", "x86_64")
-    assert (seen.code, "board x86_64 has no VTA" in seen.err) == (2, True)
+    result = toolchain("vta", "kernels", network, "--board", "x86_64")
+    assert (result.code, "board x86_64 has no VTA" in result.err) == (2, True)
 
 
 def test_kernels_into_a_folder_that_cannot_be(network, tmp_path):
     (tmp_path / "file").write_text("")
-    seen = toolchain("vta", "kernels", network, "-o", tmp_path / "file" / "streams")
-    assert (seen.code, "cannot write" in seen.err) == (2, True)
+    result = toolchain("vta", "kernels", network, "-o", tmp_path / "file" / "streams")
+    assert (result.code, "cannot write" in result.err) == (2, True)
 
 
 def test_only_the_streams_of_an_earlier_run_give_way(network, tmp_path):
-    written = tmp_path / "streams"
-    written.mkdir()
-    (written / "99-gone.vta").write_bytes(STREAM.encoded())
-    done("kernels", network, "-o", written)
-    assert not (written / "99-gone.vta").exists()
-    before = {path.name: path.read_bytes() for path in written.iterdir()}
-    (written / "00-mine.vta").write_text("notes")
-    seen = toolchain("vta", "kernels", network, "-o", written)
-    assert (seen.code, "something other than the streams" in seen.err, "00-mine.vta" in seen.err) == (2, True, True)
-    assert "importing" not in seen.err, "it is told first"
-    (written / "00-mine.vta").unlink()
-    assert {path.name: path.read_bytes() for path in written.iterdir()} == before
+    streams = tmp_path / "streams"
+    streams.mkdir()
+    (streams / "99-gone.vta").write_bytes(STREAM.encoded())
+    done("kernels", network, "-o", streams)
+    assert not (streams / "99-gone.vta").exists()
+    before = {path.name: path.read_bytes() for path in streams.iterdir()}
+    (streams / "00-mine.vta").write_text("notes")
+    result = toolchain("vta", "kernels", network, "-o", streams)
+    assert (result.code, "something other than the streams" in result.err) == (2, True)
+    assert "00-mine.vta" in result.err
+    assert "importing" not in result.err, "it is told first"
+    (streams / "00-mine.vta").unlink()
+    assert {path.name: path.read_bytes() for path in streams.iterdir()} == before

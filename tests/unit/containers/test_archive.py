@@ -63,10 +63,10 @@ def opened(path):
 
 
 def test_the_same_files_are_the_same_bytes(tmp_path):
-    first, one = made(tmp_path, FILES)
-    second, other = made(tmp_path, FILES[::-1], name="other.tar", mtime=99999.25)
+    first, path = made(tmp_path, FILES)
+    second, other_path = made(tmp_path, FILES[::-1], name="other.tar", mtime=99999.25)
     assert first == second
-    assert one.read_bytes() == other.read_bytes()
+    assert path.read_bytes() == other_path.read_bytes()
 
 
 def test_another_byte_is_another_image(tmp_path):

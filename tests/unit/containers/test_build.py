@@ -124,14 +124,14 @@ def attributes():
 
 @pytest.fixture
 def engine(monkeypatch):
-    one = Engine()
-    monkeypatch.setattr(docker, "from_env", lambda **_more: one)
-    one.close = lambda: None
-    return one
+    fake = Engine()
+    monkeypatch.setattr(docker, "from_env", lambda **_more: fake)
+    fake.close = lambda: None
+    return fake
 
 
-def build(recipe, options=None, told=None):
-    lines = [] if told is None else told
+def build(recipe, options=None, lines=None):
+    lines = [] if lines is None else lines
     return image_build.build(recipe, TAG, options or BuildOptions(), lines.append)
 
 
@@ -201,8 +201,8 @@ def test_a_time_that_is_none():
 
 def test_where_parts_come_from_is_no_content(recipe):
     options = BuildOptions(mirror="http://mirror.invalid", index=INDEX, base="b", created=9)
-    kept = image_build.content(options.arguments(recipe))
-    assert kept == {"BASE_IMAGE": "b", "DEBIAN_SNAPSHOT": "", "NDK_SHA256": "", "SOURCE_DATE_EPOCH": "9"}
+    content = image_build.content(options.arguments(recipe))
+    assert content == {"BASE_IMAGE": "b", "DEBIAN_SNAPSHOT": "", "NDK_SHA256": "", "SOURCE_DATE_EPOCH": "9"}
 
 
 # --- docker build ----------------------------------------------------------------------------------------------
@@ -210,14 +210,14 @@ def test_where_parts_come_from_is_no_content(recipe):
 
 def test_build(recipe, command, engine, tmp_path):
     command("echo out; echo err >&2")
-    told = []
-    built = build(recipe, BuildOptions(index=INDEX, cache=False), told)
+    lines = []
+    built = build(recipe, BuildOptions(index=INDEX, cache=False), lines)
     argv = (tmp_path / "argv").read_text()
     assert "--build-arg PIP_INDEX_URL " in argv
     assert "--no-cache" in argv
     assert "password" not in argv
     assert f"PIP_INDEX_URL={INDEX}" in (tmp_path / "env").read_text()
-    assert {"out", "err"} <= set(told)
+    assert {"out", "err"} <= set(lines)
     assert built.id == engine.loaded[-1]
     assert engine.created in engine.removed  # the image that docker build made
     assert "sha256:old" in engine.removed  # and the one that had the tag before
@@ -363,7 +363,7 @@ def test_what_a_killed_build_left_goes(engine, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("line", "found"),
+    ("line", "groups"),
     [
         ("#8 [ 3/11] RUN apt-get update", ("3", "11")),
         ("#12 [stage-1 4/9] COPY a b", ("4", "9")),
@@ -372,6 +372,6 @@ def test_what_a_killed_build_left_goes(engine, monkeypatch):
         ("#8 12.1 5/6 done", None),
     ],
 )
-def test_the_steps_of_both_builders_are_counted(line, found):
-    seen = image_build._STEP.search(line)
-    assert (seen.groups() if seen else None) == found
+def test_the_steps_of_both_builders_are_counted(line, groups):
+    step = image_build._STEP.search(line)
+    assert (step.groups() if step else None) == groups

@@ -25,14 +25,14 @@ ENGINE = "unix:///nowhere/docker.sock"
 class Stream:
     """What `attach` returns: pairs of both outputs' bytes."""
 
-    def __init__(self, parts):
-        self.parts, self.closed = parts, False
+    def __init__(self, pieces):
+        self.pieces, self.closed = pieces, False
 
     def __iter__(self):
-        for part in self.parts:
-            if isinstance(part, BaseException):
-                raise part
-            yield part
+        for piece in self.pieces:
+            if isinstance(piece, BaseException):
+                raise piece
+            yield piece
 
     def close(self):
         self.closed = True
@@ -109,9 +109,9 @@ class Engine:
 
 @pytest.fixture
 def engine(monkeypatch):
-    one = Engine()
-    monkeypatch.setattr(docker, "from_env", lambda **_more: one)
-    return one
+    fake = Engine()
+    monkeypatch.setattr(docker, "from_env", lambda **_more: fake)
+    return fake
 
 
 # --- run -------------------------------------------------------------------------------------------------------
@@ -126,18 +126,18 @@ def test_run(engine):
 
 def test_restrictions(engine):
     images.run("some", ["true"], timeout=5)
-    asked = engine.asked
-    assert asked["user"] == f"{os.getuid()}:{os.getgid()}"
-    assert asked["network_mode"] == "none"
-    assert asked["cap_drop"] == ["ALL"]
-    assert "cap_add" not in asked
-    assert asked["security_opt"] == ["no-new-privileges"]
-    assert asked["read_only"] is asked["init"] is asked["auto_remove"] is True
-    assert asked["pids_limit"] > 0
-    assert list(asked["tmpfs"]) == ["/tmp"]  # noqa: S108
-    assert asked["entrypoint"] == ["timeout", "--signal=KILL", "5.000"]
-    assert asked["mounts"] == []
-    assert not {"privileged", "volumes", "devices", "ports"} & set(asked)
+    options = engine.asked
+    assert options["user"] == f"{os.getuid()}:{os.getgid()}"
+    assert options["network_mode"] == "none"
+    assert options["cap_drop"] == ["ALL"]
+    assert "cap_add" not in options
+    assert options["security_opt"] == ["no-new-privileges"]
+    assert options["read_only"] is options["init"] is options["auto_remove"] is True
+    assert options["pids_limit"] > 0
+    assert list(options["tmpfs"]) == ["/tmp"]  # noqa: S108
+    assert options["entrypoint"] == ["timeout", "--signal=KILL", "5.000"]
+    assert options["mounts"] == []
+    assert not {"privileged", "volumes", "devices", "ports"} & set(options)
 
 
 def test_environment_and_folder(engine):
@@ -156,9 +156,9 @@ def test_mounts(engine, tmp_path):
         (tmp_path / name).mkdir()
     folders = {"readable": [tmp_path / "in", tmp_path / "out"], "writable": [tmp_path / "out"]}
     images.run("some", ["true"], **folders)
-    found = [(one["Source"], one["Target"], one["Type"], one["ReadOnly"]) for one in engine.asked["mounts"]]
+    mounts = [(mount["Source"], mount["Target"], mount["Type"], mount["ReadOnly"]) for mount in engine.asked["mounts"]]
     paths = [str(tmp_path / name) for name in ("in", "out")]
-    assert found == [(paths[0], paths[0], "bind", True), (paths[1], paths[1], "bind", False)]
+    assert mounts == [(paths[0], paths[0], "bind", True), (paths[1], paths[1], "bind", False)]
 
 
 def test_a_relative_folder_is_mounted_where_it_is(engine, tmp_path, monkeypatch):
@@ -273,8 +273,8 @@ def test_an_engine_of_others(monkeypatch):
 
 def test_importing_loads_no_docker():
     code = "import sys, toolchain.containers; print([m for m in ('docker', 'requests') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert completed.stdout == "[]\n"
 
 
 # --- what there is ---------------------------------------------------------------------------------------------
@@ -297,13 +297,13 @@ def test_build_of_an_unknown_image():
 
 
 def test_build_takes_the_environment_by_default(monkeypatch):
-    seen = []
-    monkeypatch.setattr(build, "build", lambda *words: seen.append(words))
+    builds = []
+    monkeypatch.setattr(build, "build", lambda *arguments: builds.append(arguments))
     monkeypatch.setenv("TOOLCHAIN_BASE_IMAGE", "mine")
     images.build("pynq")
     images.build("pynq", images.BuildOptions())
-    assert [words[1] for words in seen] == ["edge-toolchain/pynq:latest"] * 2
-    assert [words[2].base for words in seen] == ["mine", ""]
+    assert [arguments[1] for arguments in builds] == ["edge-toolchain/pynq:latest"] * 2
+    assert [arguments[2].base for arguments in builds] == ["mine", ""]
 
 
 @pytest.mark.parametrize(("change", "state"), [("", "ready"), ("# more\n", "outdated")])
@@ -312,9 +312,9 @@ def test_examine(engine, tmp_path, monkeypatch, change, state):
         (tmp_path / "docker" / name).mkdir(parents=True)
         dockerfile = tmp_path / "docker" / name / "Dockerfile"
         dockerfile.write_text("LABEL edge-toolchain.triple=a-b edge-toolchain.compiler=a-b-g++\n")
-    found = image_recipe.recipes(tmp_path)
-    monkeypatch.setattr(image_recipe, "recipes", lambda: found)
-    engine.labels = {build.ARGUMENTS: '{"A": "1"}', build.SOURCES: found["some"].digest({"A": "1"})}
+    recipes = image_recipe.recipes(tmp_path)
+    monkeypatch.setattr(image_recipe, "recipes", lambda: recipes)
+    engine.labels = {build.ARGUMENTS: '{"A": "1"}', build.SOURCES: recipes["some"].digest({"A": "1"})}
     with (tmp_path / "docker/some/Dockerfile").open("a") as stream:
         stream.write(change)
     other, some = images.examine()
@@ -339,8 +339,8 @@ def outcome(replaced):
     """Check an image whose commands answer well, but for the replaced ones."""
     answers = {**GOOD, **replaced}
 
-    def run(words, folder=None):
-        text = " ".join(words)
+    def run(command, folder=None):
+        text = " ".join(command)
         key = next(key for key in ("--version", "-shared", "id -u", "touch", "tcp", "status", "sbom") if key in text)
         if key == "-shared" and answers[key][0] == 0:
             (folder / "libtwice.so").write_bytes(Path(sys.executable).resolve().read_bytes())
@@ -353,18 +353,18 @@ def outcome(replaced):
     recipe = image_recipe.Recipe(
         "x", Path(), {"edge-toolchain.triple": "sparc-linux", "edge-toolchain.compiler": "some-g++"}, {}, (), Path()
     )
-    return {one.name: one for one in check.checks(recipe, run)}
+    return {result.name: result for result in check.checks(recipe, run)}
 
 
 def test_checks_pass():
-    found = outcome({})
-    failed = [what for what, one in found.items() if not one.passed]
+    outcomes = outcome({})
+    failed = [title for title, result in outcomes.items() if not result.passed]
     assert failed == ["it compiles for sparc-linux"]  # the stand-in writes this machine's code
-    assert len(found) == 7
+    assert len(outcomes) == 7
 
 
 @pytest.mark.parametrize(
-    ("key", "answer", "what"),
+    ("key", "answer", "title"),
     [
         ("--version", (127, "", "not found"), "the compiler runs"),
         ("--version", (0, "other\n", ""), "the compiler runs"),
@@ -382,8 +382,8 @@ def test_checks_pass():
         ("sbom", BuildError("the engine refused"), "the image lists its packages"),
     ],
 )
-def test_checks_fail(key, answer, what):
-    assert not outcome({key: answer})[what].passed
+def test_checks_fail(key, answer, title):
+    assert not outcome({key: answer})[title].passed
 
 
 def test_a_check_of_an_image_that_is_missing(engine):

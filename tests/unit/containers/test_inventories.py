@@ -39,16 +39,18 @@ def described(listed: str = json.dumps(LIST)) -> images.ImageInventory:
 
 
 def test_both_documents_are_valid_and_name_the_image():
-    found = described()
-    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(found.bill.decode()) is None
-    bill, statement = json.loads(found.bill), json.loads(found.provenance)
+    inventory = described()
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(inventory.bill.decode()) is None
+    bill, statement = json.loads(inventory.bill), json.loads(inventory.provenance)
     assert bill["metadata"]["component"]["hashes"][0]["content"] == "cd" * 32
-    assert [(one["name"], one["version"]) for one in bill["components"]] == [("libc6", "2.36-9+deb12u10")]
+    assert [(component["name"], component["version"]) for component in bill["components"]] == [
+        ("libc6", "2.36-9+deb12u10")
+    ]
     assert statement["subject"] == [{"name": "edge-toolchain/mali:latest", "digest": {"sha256": "cd" * 32}}]
     read = json_format.ParseDict(statement["predicate"], provenance_pb2.Provenance()).build_definition
     assert read.external_parameters["arguments"]["BASE_IMAGE"] == "debian"
-    assert [one.name for one in read.resolved_dependencies] == ["sources", "libc6"]
-    assert described() == found
+    assert [dependency.name for dependency in read.resolved_dependencies] == ["sources", "libc6"]
+    assert described() == inventory
 
 
 @pytest.mark.parametrize("listed", ["", "[]", '{"packages": 1}', "[" * 100_000, '{"packages": [{"versionInfo": "1"}]}'])

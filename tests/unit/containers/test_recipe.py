@@ -46,11 +46,11 @@ def test_an_image_is_a_dockerfile_that_names_a_triple(tree):
 
 
 def test_what_a_dockerfile_says(tree):
-    found = recipes.recipe("some", tree)
-    assert (found.triple, found.compiler) == ("some-linux-gnu", "some-linux-gnu-g++")
-    assert found.labels["title"] == "of several words"
-    assert found.arguments == {"BASE_IMAGE": "debian@sha256:1", "EXTRA_CA": "docker/certs", "SOURCE_DATE_EPOCH": "7"}
-    assert [str(path) for path in found.copied] == ["docker/install", "one.txt", "folder"]
+    recipe = recipes.recipe("some", tree)
+    assert (recipe.triple, recipe.compiler) == ("some-linux-gnu", "some-linux-gnu-g++")
+    assert recipe.labels["title"] == "of several words"
+    assert recipe.arguments == {"BASE_IMAGE": "debian@sha256:1", "EXTRA_CA": "docker/certs", "SOURCE_DATE_EPOCH": "7"}
+    assert [str(path) for path in recipe.copied] == ["docker/install", "one.txt", "folder"]
 
 
 def test_the_dockerfile_at_the_root_is_the_host(tree):
@@ -66,27 +66,29 @@ def test_unknown_images(tree):
 
 @pytest.mark.parametrize("path", ["one.txt", "folder/two.txt", "docker/some/Dockerfile", "docker/install/new.sh"])
 def test_digest_changes_with_what_goes_in(tree, path):
-    found = recipes.recipe("some", tree)
-    before = found.digest({})
+    recipe = recipes.recipe("some", tree)
+    before = recipe.digest({})
     with (tree / path).open("a") as stream:
         stream.write("# more\n")
-    assert found.digest({}) != before
+    assert recipe.digest({}) != before
 
 
 @pytest.mark.parametrize(
     "path", ["docker/certs/mine.crt", "docker/ndk/x.zip", "folder/__pycache__/two.pyc", "three.txt"]
 )
 def test_digest_does_not_change_with_what_stays_out(tree, path):
-    found = recipes.recipe("some", tree)
-    before = found.digest({})
+    recipe = recipes.recipe("some", tree)
+    before = recipe.digest({})
     (tree / path).write_text("new")
-    assert found.digest({}) == before
+    assert recipe.digest({}) == before
 
 
 def test_digest_changes_with_the_arguments(tree):
-    found = recipes.recipe("some", tree)
+    recipe = recipes.recipe("some", tree)
     assert (
-        found.digest({"A": "1", "B": "2"}) == found.digest({"B": "2", "A": "1"}) != found.digest({"A": "2", "B": "2"})
+        recipe.digest({"A": "1", "B": "2"})
+        == recipe.digest({"B": "2", "A": "1"})
+        != recipe.digest({"A": "2", "B": "2"})
     )
 
 
@@ -123,8 +125,8 @@ def test_a_certificate_that_is_missing(tree, tmp_path):
 
 
 def test_images_of_this_tree():
-    found = recipes.recipes()
-    assert {name: (one.triple, one.compiler) for name, one in found.items()} == {
+    all_recipes = recipes.recipes()
+    assert {name: (recipe.triple, recipe.compiler) for name, recipe in all_recipes.items()} == {
         "host": ("x86_64-linux-gnu", "x86_64-linux-gnu-g++"),
         "mali": ("aarch64-linux-gnu", "aarch64-linux-gnu-g++"),
         "pynq": ("arm-linux-gnueabihf", "arm-linux-gnueabihf-g++"),
@@ -132,23 +134,23 @@ def test_images_of_this_tree():
 
 
 def test_all_images_have_the_same_defaults():
-    arguments = [one.arguments for one in recipes.recipes().values()]
+    arguments = [recipe.arguments for recipe in recipes.recipes().values()]
     for name in ("BASE_IMAGE", "DEBIAN_SNAPSHOT", "DEBIAN_MIRROR", "EXTRA_CA", "SOURCE_DATE_EPOCH"):
-        assert len({one[name] for one in arguments}) == 1, name
+        assert len({values[name] for values in arguments}) == 1, name
     assert re.fullmatch(r"debian:bookworm-\d{8}-slim@sha256:[0-9a-f]{64}", arguments[0]["BASE_IMAGE"])
     assert re.fullmatch(r"\d{8}T\d{6}Z", arguments[0]["DEBIAN_SNAPSHOT"])
 
 
 @pytest.mark.parametrize("name", ["host", "mali", "pynq"])
 def test_stages_of_one_dockerfile_have_the_same_defaults(name):
-    one = recipes.recipe(name)
-    for line in (one.root / one.dockerfile).read_text().splitlines():
+    recipe = recipes.recipe(name)
+    for line in (recipe.root / recipe.dockerfile).read_text().splitlines():
         if line.startswith("ARG "):
             argument, _, default = line.removeprefix("ARG ").partition("=")
-            assert one.arguments[argument] == default
+            assert recipe.arguments[argument] == default
 
 
 def test_everything_an_image_takes_in_passes_the_ignore_file():
     lines = (resources.ROOT / ".dockerignore").read_text().split()
-    for one in recipes.recipes().values():
-        assert {f"!{path}" for path in one.copied} <= set(lines)
+    for recipe in recipes.recipes().values():
+        assert {f"!{path}" for path in recipe.copied} <= set(lines)

@@ -15,8 +15,8 @@ from toolchain.errors import InputError
 
 @pytest.fixture
 def artifact(tiny, program, tmp_path):
-    written = updates.written(tiny, program, tmp_path / "one.mender", kind="mender", compatible="raspberrypi4-64")
-    with tarfile.open(written.path) as archive:
+    artifact = updates.written(tiny, program, tmp_path / "one.mender", kind="mender", compatible="raspberrypi4-64")
+    with tarfile.open(artifact.path) as archive:
         return {member.name: archive.extractfile(member).read() for member in archive}
 
 
@@ -47,9 +47,9 @@ def test_its_header_names_the_release_and_the_device(artifact, tiny):
 
 
 def test_its_name_has_no_spaces(tiny, program, tmp_path):
-    made = bundles.renamed(tiny, "a net\n(of mine)")
-    written = updates.written(made, program, tmp_path / "one.mender", kind="mender")
-    assert f'"artifact_name":"a-net--of-mine--{made.digest[:16]}"'.encode() in written.path.read_bytes()
+    package = bundles.renamed(tiny, "a net\n(of mine)")
+    artifact = updates.written(package, program, tmp_path / "one.mender", kind="mender")
+    assert f'"artifact_name":"a-net--of-mine--{package.digest[:16]}"'.encode() in artifact.path.read_bytes()
 
 
 @pytest.mark.parametrize("folder", [False, True])

@@ -15,11 +15,11 @@ from toolchain.errors import InputError
 
 @pytest.mark.parametrize("folder", [False, True])
 def test_the_same_bytes_again(tiny, program, tmp_path, folder):
-    one = updates.written(tiny, program, tmp_path / "one", folder=folder)
-    other = updates.written(tiny, program, tmp_path / "other", folder=folder)
-    assert (one.sha256, one.size) == (other.sha256, other.size)
-    assert one.sha256 == hashlib.sha256(one.path.read_bytes()).hexdigest()
-    assert os.access(one.path, os.X_OK)
+    first = updates.written(tiny, program, tmp_path / "one", folder=folder)
+    second = updates.written(tiny, program, tmp_path / "other", folder=folder)
+    assert (first.sha256, first.size) == (second.sha256, second.size)
+    assert first.sha256 == hashlib.sha256(first.path.read_bytes()).hexdigest()
+    assert os.access(first.path, os.X_OK)
 
 
 def test_a_file_is_an_installer_and_an_archive(tiny, program, tmp_path):

@@ -14,11 +14,11 @@ from toolchain.errors import InputError
 def test_the_manifest_names_the_handler(tiny, program, tmp_path):
     evil = bundles.renamed(tiny, "a name\n[handler]\nfilename=evil")
     folder = updates.written(evil, program, tmp_path / "rauc", folder=True, kind="rauc").path.parent
-    found = configparser.ConfigParser()
-    found.read(folder / "manifest.raucm")
-    assert found["update"]["compatible"] == "local"
-    assert found["update"]["version"] == evil.digest[:16]
-    assert found["handler"]["filename"] == "handler.sh"
+    manifest = configparser.ConfigParser()
+    manifest.read(folder / "manifest.raucm")
+    assert manifest["update"]["compatible"] == "local"
+    assert manifest["update"]["version"] == evil.digest[:16]
+    assert manifest["handler"]["filename"] == "handler.sh"
     assert os.access(folder / "handler.sh", os.X_OK)
 
 

@@ -46,11 +46,11 @@ class Lease:
     def dial(self, name: str, timeout_s: float) -> str:
         return f"a stream to {name} within {timeout_s:g} s"
 
-    def report_trial(self, *words: object, **more: object) -> None:
-        self.told.append((*words, more))
+    def report_trial(self, *values: object, **more: object) -> None:
+        self.told.append((*values, more))
 
-    def report_state(self, *words: object) -> None:
-        self.told.append(words)
+    def report_state(self, *values: object) -> None:
+        self.told.append(values)
 
     def __enter__(self) -> Self:
         return self
@@ -71,7 +71,7 @@ class Farm:
         monkeypatch.setattr(boards.leases, "is_running", lambda: self.up)
         monkeypatch.setattr(boards.leases, "lease", self._lease)
         monkeypatch.setattr(boards.leases, "private", self._private)
-        monkeypatch.setattr(boards.client, "served_names", lambda: tuple(one["name"] for one in self.boards))
+        monkeypatch.setattr(boards.client, "served_names", lambda: tuple(board["name"] for board in self.boards))
         monkeypatch.setattr(boards.client, "status", self._status)
 
     def _status(self) -> dict | None:
@@ -84,8 +84,8 @@ class Farm:
         return self.lease
 
     @contextlib.contextmanager
-    def _private(self, given, _tell, _patience):
-        self.private += given
+    def _private(self, devices, _tell, _patience):
+        self.private += devices
         yield Path("daemon")
         self.private.clear()
 
@@ -107,8 +107,8 @@ def wanted(**more) -> BoardRequest:
     return BoardRequest(**{"board": RPI4, "devices": DEVICES, "purpose": "tune mlp", **more})
 
 
-def names_of(held: Boards) -> list[str]:
-    return [place.name for place in held.places]
+def names_of(opened: Boards) -> list[str]:
+    return [place.name for place in opened.places]
 
 
 # --- trackers ---
@@ -134,19 +134,19 @@ def test_no_trackers_address(text):
 @pytest.fixture
 def tracked(monkeypatch):
     """A tracker with two boards of one key and one of another."""
-    known = (Registered("mine", "h", 1), Registered("rpi4", "h", 2), Registered("mine", "h", 3))
-    asked = []
-    monkeypatch.setattr(boards, "registered", lambda address: asked.append(address) or known)
-    return asked
+    registrations = (Registered("mine", "h", 1), Registered("rpi4", "h", 2), Registered("mine", "h", 3))
+    addresses = []
+    monkeypatch.setattr(boards, "registered", lambda address: addresses.append(address) or registrations)
+    return addresses
 
 
 def test_a_tracker_of_ones_own(tracked, farm):
-    with open_boards(wanted(tracker=TRACKER, key="mine"), nothing) as held:
-        assert names_of(held) == ["mine-1", "mine-2"]
-        assert {(one.tracker, one.key, one.machine) for one in held.places} == {(TRACKER, "mine", "aarch64")}
-        assert held.lease is None
-    with open_boards(wanted(tracker=TRACKER), nothing) as held:
-        assert names_of(held) == ["rpi4-1"]
+    with open_boards(wanted(tracker=TRACKER, key="mine"), nothing) as opened:
+        assert names_of(opened) == ["mine-1", "mine-2"]
+        assert {(place.tracker, place.key, place.machine) for place in opened.places} == {(TRACKER, "mine", "aarch64")}
+        assert opened.lease is None
+    with open_boards(wanted(tracker=TRACKER), nothing) as opened:
+        assert names_of(opened) == ["rpi4-1"]
     assert tracked == [TRACKER] * 2
     assert farm.asked == []
 
@@ -184,38 +184,38 @@ def test_what_goes_not_together_is_refused(more, message):
 @pytest.fixture
 def local(monkeypatch, tmp_path):
     """This machine as a board: its store, and what is measured on."""
-    place = ServerPlace("local", lambda timeout_s: f"a stream within {timeout_s} s")
-    monkeypatch.setattr(boards, "local_server", lambda _board, _tell: contextlib.nullcontext(place))
+    server = ServerPlace("local", lambda timeout_s: f"a stream within {timeout_s} s")
+    monkeypatch.setattr(boards, "local_server", lambda _board, _tell: contextlib.nullcontext(server))
     return wanted(board=LOCAL, devices={}, root=str(tmp_path / "root")), Store(LocalShell(), str(tmp_path / "root"))
 
 
 def test_this_machine(farm, local):
     farm.up = True
-    asked, _store = local
-    with open_boards(asked, nothing) as held:
-        [place] = held.places
-        assert (place.name, place.dial(3), held.lease) == ("local", "a stream within 3 s", None)
+    request, _store = local
+    with open_boards(request, nothing) as opened:
+        [place] = opened.places
+        assert (place.name, place.dial(3), opened.lease) == ("local", "a stream within 3 s", None)
     assert farm.asked == []
 
 
 def test_nobody_deploys_to_this_machine_while_it_is_measured_on(local):
-    asked, store = local
-    with open_boards(asked, nothing), pytest.raises(BusyError, match=": tune mlp"):
+    request, store = local
+    with open_boards(request, nothing), pytest.raises(BusyError, match=": tune mlp"):
         store.check_free()
     store.check_free()
     with (
         store.lock(Owner("ann@desk", "deploy")),
         pytest.raises(BusyError, match="in use by ann@desk: deploy"),
-        open_boards(asked, nothing),
+        open_boards(request, nothing),
     ):
         pass
 
 
 def test_nothing_is_measured_on_this_machine_once_its_lock_is_lost(local, tmp_path, monkeypatch):
     monkeypatch.setattr("toolchain.device.lock._HEARTBEAT_S", 0.05)
-    with open_boards(local[0], nothing) as held:
+    with open_boards(local[0], nothing) as opened:
         os.kill(holder(tmp_path / "root"), signal.SIGKILL)
-        assert soon(lambda: lost(held.places[0]), 30)
+        assert soon(lambda: lost(opened.places[0]), 30)
 
 
 def lost(place) -> bool:
@@ -228,21 +228,23 @@ def lost(place) -> bool:
 
 def test_all_of_the_farms_boards(farm):
     farm.up = True
-    with open_boards(wanted(), nothing) as held:
-        assert names_of(held) == ["one", "two"]
-        assert [one.key for one in held.places] == ["one.secret", "two.secret"]
-        assert [one.dial(3) for one in held.places] == [f"a stream to {name} within 3 s" for name in ("one", "two")]
-        assert "secret" not in repr(held)
-        assert not held.emulated
+    with open_boards(wanted(), nothing) as opened:
+        assert names_of(opened) == ["one", "two"]
+        assert [place.key for place in opened.places] == ["one.secret", "two.secret"]
+        assert [place.dial(3) for place in opened.places] == [
+            f"a stream to {name} within 3 s" for name in ("one", "two")
+        ]
+        assert "secret" not in repr(opened)
+        assert not opened.emulated
     assert farm.asked == [("rpi4", (), "tune mlp", None)]
     assert farm.lease.closed
 
 
 def test_boards_of_a_type_are_shared_and_named_ones_are_not(farm):
     farm.up = True
-    asked = wanted(limit=2, shares=True)
-    with open_boards(asked, nothing):
-        assert farm.terms == (2, True, asked.patience)
+    request = wanted(limit=2, shares=True)
+    with open_boards(request, nothing):
+        assert farm.terms == (2, True, request.patience)
     for host in ("one", "me@192.0.2.7:22"):
         with open_boards(wanted(host=host, shares=True), nothing):
             assert farm.terms[:2] == (0, False)
@@ -258,32 +260,32 @@ def test_a_host_that_the_farm_serves_is_taken_from_it(farm, host):
 
 def test_a_host_that_the_farm_does_not_serve_is_served_for_the_run(farm):
     farm.up = True
-    told = []
-    with open_boards(wanted(host="me@192.0.2.7:22", root="~/here"), told.append):
-        [given] = farm.private
-        assert (given.name, given.device.host, given.device.root) == ("me@192.0.2.7:22", "me@192.0.2.7:22", "~/here")
+    lines = []
+    with open_boards(wanted(host="me@192.0.2.7:22", root="~/here"), lines.append):
+        [device] = farm.private
+        assert (device.name, device.device.host, device.device.root) == ("me@192.0.2.7:22", "me@192.0.2.7:22", "~/here")
     assert farm.asked == [("rpi4", (), "tune mlp", Path("daemon"))]
-    assert "farm up" in told[0]
+    assert "farm up" in lines[0]
     assert farm.lease.closed
 
 
 def test_a_device_keeps_its_name_though_others_have_its_host(farm):
     """An alias of the SSH configuration, which differs."""
     with open_boards(wanted(host="two"), nothing):
-        [given] = farm.private
-    assert (given.name, given.device) == ("two", DEVICES["two"])
+        [device] = farm.private
+    assert (device.name, device.device) == ("two", DEVICES["two"])
 
 
 def test_an_alias_that_two_boards_of_the_farm_have_names_neither(farm):
     farm.up, farm.boards = True, [{"name": "one", "host": "board"}, {"name": "two", "host": "board"}]
     with open_boards(wanted(host="board"), nothing):
-        assert [one.name for one in farm.private] == ["board"]
+        assert [device.name for device in farm.private] == ["board"]
 
 
 def test_the_only_device_needs_no_name(farm):
     with open_boards(wanted(devices={"one": DEVICES["one"]}, root="/data"), nothing):
-        [given] = farm.private
-    assert (given.name, given.device) == ("one", dataclasses.replace(DEVICES["one"], root="/data"))
+        [device] = farm.private
+    assert (device.name, device.device) == ("one", dataclasses.replace(DEVICES["one"], root="/data"))
 
 
 @pytest.mark.parametrize(("devices", "message"), [({}, "which rpi4 device"), (DEVICES, "There are 2: one, two")])
@@ -300,8 +302,8 @@ def test_a_device_of_another_type_is_refused(farm):
 
 def test_one_emulated_board_makes_the_run_emulated(farm):
     farm.up, farm.lease = True, Lease(("one",), emulated=True)
-    with open_boards(wanted(), nothing) as held:
-        assert held.emulated
+    with open_boards(wanted(), nothing) as opened:
+        assert opened.emulated
 
 
 # --- what the farm is told ---

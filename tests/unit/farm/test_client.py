@@ -13,7 +13,7 @@ from toolchain.shell import SshOptions
 def test_a_devices_own_configuration_stands_behind_the_users(tmp_path, monkeypatch):
     monkeypatch.setattr(client.programs, "build", lambda *_: SimpleNamespace(board_server=None))
     device, kind = Device("rpi4", "a", ssh_config=tmp_path / "its"), board.load("rpi4").resolved()
-    told = client.to_serve(client.FarmDevice("a", kind, device), lambda _: None)
-    assert told.ssh.config_file == tmp_path / "its"
+    served = client.to_serve(client.FarmDevice("a", kind, device), lambda _: None)
+    assert served.ssh.config_file == tmp_path / "its"
     mine = client.FarmDevice("a", kind, device, SshOptions(config_file=tmp_path / "mine"))
     assert client.to_serve(mine, lambda _: None).ssh.config_file == tmp_path / "mine"

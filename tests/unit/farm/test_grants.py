@@ -51,8 +51,8 @@ def test_a_board_is_given_and_taken_back(slot):
     slot.give(hold, "5e")
     assert slot.board.claims == [(Claim(hold.owner("farm release a"), "5e", hold.within), True)]
     assert (slot.state(), slot.is_free()) == ("leased", False)
-    told = {"name": "a", "board": "rpi4", "emulated": False, "key": "5e", "within": hold.within}
-    assert grant_message(slot) == told
+    expected = {"name": "a", "board": "rpi4", "emulated": False, "key": "5e", "within": hold.within}
+    assert grant_message(slot) == expected
     check_key(slot, "5e")
     slot.take_back()
     assert (slot.board.claims[-1], slot.board.cuts) == ((Claim(), False), 1)

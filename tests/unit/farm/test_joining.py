@@ -40,16 +40,16 @@ class Crew:
         if fits():
             self.places.append(place)
 
-    def retire(self, name, left):
-        self.leaving[name] = left
+    def retire(self, name, when_left):
+        self.leaving[name] = when_left
 
 
 @pytest.fixture(params=[False, True], ids=["real", "emulated"])
 def run(request):
-    lease, crew, told, unfit = Lease(), Crew(), [], set()
+    lease, crew, lines, unfit = Lease(), Crew(), [], set()
     boards = Boards((SimpleNamespace(emulated=request.param),), lease, machine="aarch64")
-    boards.follow(crew, lambda place: place.name not in unfit, told.append)
-    return SimpleNamespace(lease=lease, crew=crew, told=told, unfit=unfit, emulated=request.param)
+    boards.follow(crew, lambda place: place.name not in unfit, lines.append)
+    return SimpleNamespace(lease=lease, crew=crew, told=lines, unfit=unfit, emulated=request.param)
 
 
 def test_a_board_that_joins_is_measured_on(run):

@@ -51,14 +51,14 @@ def daemon(monkeypatch):
 
 
 @pytest.fixture
-def held(daemon):
+def lease_and_daemon(daemon):
     """A lease of `a` and `b`, and the daemon's end of it."""
     here, there = socket.socketpair()
     end = Link(there)
-    found = Lease(Link(here), {"boards": [BOARD, B]}, None)
-    yield found, end
+    client_lease = Lease(Link(here), {"boards": [BOARD, B]}, None)
+    yield client_lease, end
     end.close()
-    found.close()
+    client_lease.close()
 
 
 def until(condition) -> None:
@@ -68,12 +68,12 @@ def until(condition) -> None:
         time.sleep(0.005)
 
 
-def said(end: Link, what: str):
+def said(end: Link, kind: str):
     """Return the next word of a kind that the client says."""
-    while (found := end.receive(30)) is not None:
-        if what in found:
-            return found[what]
-    raise AssertionError(f"no {what}")
+    while (message := end.receive(30)) is not None:
+        if kind in message:
+            return message[kind]
+    raise AssertionError(f"no {kind}")
 
 
 def test_it_gives_signs_of_life(monkeypatch):
@@ -84,56 +84,56 @@ def test_it_gives_signs_of_life(monkeypatch):
         threading.Timer(0.05, end.end_sending).start()  # which is how a daemon ends it
 
 
-def test_its_boards_come_and_go(held):
-    found, end = held
+def test_its_boards_come_and_go(lease_and_daemon):
+    client_lease, end = lease_and_daemon
     follower = Follower()
     end.send({"joined": C})
-    until(lambda: len(found.boards) == 3)
-    found.follow(follower)  # hears what was before it, too
+    until(lambda: len(client_lease.boards) == 3)
+    client_lease.follow(follower)  # hears what was before it, too
     end.send({"give": "b"})
     end.send({"lost": {"board": "a", "fault": WHY}})
     until(lambda: len(follower.heard) == 3)
     assert follower.heard == [("joined", "c"), ("wanted back", "b"), ("lost", "a", WHY["message"])]
-    found.give("b", for_good=True)
+    client_lease.give("b", for_good=True)
     assert said(end, "given") == {"board": "b", "for_good": True}
-    assert found.boards == (LeasedBoard(**C),)
+    assert client_lease.boards == (LeasedBoard(**C),)
     with pytest.raises(BusyError, match="ended by its owner"):
-        found.dial("a", 1)
+        client_lease.dial("a", 1)
     with pytest.raises(InputError, match="no board 'b'"):
-        found.dial("b", 1)
+        client_lease.dial("b", 1)
     end.send({"joined": BOARD})  # its owner gave it back
-    until(lambda: len(found.boards) == 2)
-    found.check("a")
+    until(lambda: len(client_lease.boards) == 2)
+    client_lease.check("a")
 
 
 @pytest.mark.parametrize(
-    ("last", "words"),
+    ("last", "message"),
     [
         ({"over": fault_message(BusyError("the lease is over: it was stopped"))}, "it was stopped"),
         (None, "daemon ended"),
     ],
 )
-def test_a_lease_that_is_over_is_known_at_once(held, last, words):
-    found, end = held
+def test_a_lease_that_is_over_is_known_at_once(lease_and_daemon, last, message):
+    client_lease, end = lease_and_daemon
     follower = Follower()
-    found.follow(follower)
+    client_lease.follow(follower)
     if last:
         end.send(last)
     end.close()
     until(lambda: len(follower.heard) == 2)
-    assert not found.alive
-    assert [one[:2] for one in follower.heard] == [("lost", "a"), ("lost", "b")]
+    assert not client_lease.alive
+    assert [event[:2] for event in follower.heard] == [("lost", "a"), ("lost", "b")]
     began = time.monotonic()
-    with pytest.raises(BusyError, match=words):
-        found.dial("a", 60)
+    with pytest.raises(BusyError, match=message):
+        client_lease.dial("a", 60)
     assert time.monotonic() - began < 5
 
 
-def test_its_own_end_is_no_loss(held):
-    found, end = held
+def test_its_own_end_is_no_loss(lease_and_daemon):
+    client_lease, end = lease_and_daemon
     follower = Follower()
-    found.follow(follower)
-    closing = threading.Thread(target=found.close)
+    client_lease.follow(follower)
+    closing = threading.Thread(target=client_lease.close)
     closing.start()
     while end.receive(30) is not None:
         pass
@@ -144,17 +144,17 @@ def test_its_own_end_is_no_loss(held):
 
 def answering(daemon, *messages):
     """Answer the next lease with messages, one after the other; return what was asked."""
-    asked = []
+    requests = []
 
     def answer():
         until(lambda: daemon)
-        asked.append(daemon[0].receive(30))
+        requests.append(daemon[0].receive(30))
         for message in messages:
             daemon[0].send(message)
         daemon[0].end_sending()
 
     threading.Thread(target=answer, daemon=True).start()
-    return asked
+    return requests
 
 
 def wait(owner: str):
@@ -162,15 +162,15 @@ def wait(owner: str):
 
 
 def test_the_line_is_stood_in_as_long_as_there_is_patience(daemon):
-    told: list[str] = []
-    patience = Patience(60, told.append)
-    asked = answering(daemon, wait("ann"), wait("ann"), wait("bob"), {"ok": {"boards": [BOARD]}})
-    with lease("rpi4", limit=2, shares=True, patience=patience) as found:
-        assert [one.name for one in found.boards] == ["a"]
+    lines: list[str] = []
+    patience = Patience(60, lines.append)
+    requests = answering(daemon, wait("ann"), wait("ann"), wait("bob"), {"ok": {"boards": [BOARD]}})
+    with lease("rpi4", limit=2, shares=True, patience=patience) as leased:
+        assert [board.name for board in leased.boards] == ["a"]
         daemon[0].close()
-    assert (asked[0]["line"], asked[0]["most"], asked[0]["shares"]) == (60, 2, True)
-    assert [one.owner for one in patience.waited] == ["ann", "bob"]
-    assert [line.partition("; waiting")[0] for line in told] == [
+    assert (requests[0]["line"], requests[0]["most"], requests[0]["shares"]) == (60, 2, True)
+    assert [busy.owner for busy in patience.waited] == ["ann", "bob"]
+    assert [line.partition("; waiting")[0] for line in lines] == [
         "a is not free: ann; place 1 of 1 in the queue",
         "a is not free: bob; place 1 of 1 in the queue",
     ]
@@ -195,20 +195,20 @@ def test_a_daemon_that_says_nothing(daemon, monkeypatch):
         lease("rpi4", wait=0.0)
 
 
-def test_what_ended_a_lease_meanwhile_is_told_in_place_of_what_the_daemon_says(held, daemon):
+def test_what_ended_a_lease_meanwhile_is_told_in_place_of_what_the_daemon_says(lease_and_daemon, daemon):
     """Its word about the key may be faster than the one about the lease."""
-    found, end = held
+    client_lease, end = lease_and_daemon
 
     def refuse():
         until(lambda: daemon)
         daemon[0].receive(30)
         end.send({"lost": {"board": "a", "fault": WHY}})
-        until(lambda: len(found.boards) == 1)
+        until(lambda: len(client_lease.boards) == 1)
         daemon[0].send({"error": fault_message(DeviceError("a is not leased under this key"))})
 
     threading.Thread(target=refuse, daemon=True).start()
     with pytest.raises(BusyError, match="ended by its owner"):
-        found.dial("a", 5)
+        client_lease.dial("a", 5)
 
 
 def test_expiry_leaves_room_for_a_few_signs_of_life():

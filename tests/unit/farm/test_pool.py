@@ -22,16 +22,16 @@ from toolchain.farm.served_board import Claim
 @pytest.fixture
 def pool(monkeypatch):
     monkeypatch.setattr("toolchain.farm.pool.ServedBoard", Paper)
-    found = Pool()
+    new_pool = Pool()
     for name, kind in {"a": "rpi4", "b": "rpi4", "c": "pynq"}.items():
-        found.add(served(name, kind))
-    return found
+        new_pool.add(served(name, kind))
+    return new_pool
 
 
 @contextlib.contextmanager
 def leased(pool, kind="rpi4", names=(), who="me", wait=0.0, above=()):
     with pool.leases.lease(LeaseRequest(Client(who, 7), kind, tuple(names)), wait, above) as boards:
-        yield {one["name"]: one["key"] for one in boards}
+        yield {entry["name"]: entry["key"] for entry in boards}
 
 
 # --- leases ---
@@ -160,10 +160,10 @@ def test_reports(pool):
         pool.leases.handle(ask, {"state": {"board": "b", "state": "quarantined", "failures": 3}})
         pool.leases.handle(ask, {"trial": {**trial, "board": "c"}})
         pool.leases.handle(ask, {"else": 1})
-        found = {one["name"]: one for one in pool.status()["boards"]}
-        assert found["a"]["trial"]["what"] == "conv"
-        assert (found["a"]["celsius"], found["c"]["celsius"], found["c"]["trial"]) == (55.0, 41.5, None)
-        assert (found["b"]["state"], found["b"]["failures"]) == ("quarantined", 3)
+        boards = {board["name"]: board for board in pool.status()["boards"]}
+        assert boards["a"]["trial"]["what"] == "conv"
+        assert (boards["a"]["celsius"], boards["c"]["celsius"], boards["c"]["trial"]) == (55.0, 41.5, None)
+        assert (boards["b"]["state"], boards["b"]["failures"]) == ("quarantined", 3)
         assert (board(pool, "a").quiet, board(pool, "b").quiet) == (True, False)
         pool.leases.handle(ask, {"state": {"board": "b", "state": "ok", "failures": 0}})
         assert states(pool)["b"] == "leased"
@@ -259,9 +259,9 @@ def test_a_lock_that_was_lost_to_others(pool):
 
 def test_a_session_is_for_the_key_of_the_lease_alone(pool):
     with leased(pool) as keys:
-        found, stream = pool.session("a", keys["a"], 0.0)
+        served_board, stream = pool.session("a", keys["a"], 0.0)
         stream.close()
-        assert found is board(pool, "a")
+        assert served_board is board(pool, "a")
         for key in (keys["b"], keys["a"][:-1], "", "ü", "rpi4"):
             with pytest.raises(DeviceError, match="not leased under this key") as caught:
                 pool.session("a", key, 0.0)
@@ -318,9 +318,9 @@ def test_nothing_that_is_told_is_a_secret(pool):
     ask = LeaseRequest(Client("me"), "")
     with pool.leases.lease(ask, 0.0) as boards:
         pool.release("a")
-        told = json.dumps(pool.status()) + repr(pool) + repr(ask)
+        texts = json.dumps(pool.status()) + repr(pool) + repr(ask)
         assert len(boards) == 3
-        assert not [one["key"] for one in boards if one["key"] in told]
+        assert not [board["key"] for board in boards if board["key"] in texts]
 
 
 # --- locks ---
@@ -406,9 +406,9 @@ def test_what_is_told_while_boards_come_up(pool):
     board(pool, "b").become("connecting")
     board(pool, "c").become("lost", DeviceError("no route"))
     threading.Timer(0.2, board(pool, "b").become, ["ready"]).start()
-    told = []
-    pool.await_settled(["a", "b", "c"], 10, told.append)
-    assert told == ["a: serves", "c: no route", "b: serves"]
+    lines = []
+    pool.await_settled(["a", "b", "c"], 10, lines.append)
+    assert lines == ["a: serves", "c: no route", "b: serves"]
     board(pool, "b").become("connecting")
-    pool.await_settled(["b"], 0.05, told.append)
-    assert len(told) == 3
+    pool.await_settled(["b"], 0.05, lines.append)
+    assert len(lines) == 3

@@ -24,8 +24,8 @@ PLAIN = ServedDevice("a", "rpi4", "me@there:22", "~/store", emulated=False, prog
 @pytest.fixture
 def pair():
     left, right = socket.socketpair()
-    with Link(left) as one, Link(right) as other:
-        yield one, other
+    with Link(left) as first, Link(right) as second:
+        yield first, second
 
 
 @pytest.mark.parametrize(
@@ -53,9 +53,9 @@ def test_a_password_is_not_shown():
 @pytest.mark.parametrize("kind", [DeviceError, InputError, VerificationError])
 def test_an_error_arrives_as_it_was_raised(pair, kind):
     pair[0].send(protocol.fault_message(kind("no", details="because", hint="do")))
-    found = protocol.parse_fault(pair[1].receive(5))
-    assert type(found) is kind
-    assert (found.message, found.details, found.hint) == ("no", "because", "do")
+    fault = protocol.parse_fault(pair[1].receive(5))
+    assert type(fault) is kind
+    assert (fault.message, fault.details, fault.hint) == ("no", "because", "do")
 
 
 def test_messages_that_arrive_together_or_in_pieces(pair):
@@ -82,37 +82,37 @@ def test_an_end_and_a_silence(pair):
 
 
 def test_a_waiting_thread_wakes_up_when_its_link_is_closed(pair):
-    found = []
-    thread = threading.Thread(target=lambda: found.append(pair[0].receive()), daemon=True)
+    messages = []
+    thread = threading.Thread(target=lambda: messages.append(pair[0].receive()), daemon=True)
     thread.start()
     pair[1].close()
     thread.join(5)
-    assert found == [None]
+    assert messages == [None]
 
 
 @pytest.fixture
-def place(tmp_path):
+def folder(tmp_path):
     """A folder whose name is longer than a socket's may be."""
     folder = tmp_path / ("long" * 30)
     protocol.make_folder(folder)
     return folder
 
 
-def test_only_the_user_gets_in(place):
-    with protocol.listen(place) as listener, protocol.connect(place) as link:
-        assert stat.S_IMODE((place / protocol.SOCKET).stat().st_mode) == 0o600
+def test_only_the_user_gets_in(folder):
+    with protocol.listen(folder) as listener, protocol.connect(folder) as link:
+        assert stat.S_IMODE((folder / protocol.SOCKET).stat().st_mode) == 0o600
         other = Link(listener.accept()[0])
         link.send({"do": "hello"})
         assert other.receive(5) == {"do": "hello"}
         other.close()
 
 
-def test_what_a_killed_daemon_left_is_replaced(place):
-    assert protocol.connect(place) is None
-    protocol.listen(place).close()
-    assert (place / protocol.SOCKET).exists()
-    assert protocol.connect(place) is None
-    with protocol.listen(place), protocol.connect(place) as link:
+def test_what_a_killed_daemon_left_is_replaced(folder):
+    assert protocol.connect(folder) is None
+    protocol.listen(folder).close()
+    assert (folder / protocol.SOCKET).exists()
+    assert protocol.connect(folder) is None
+    with protocol.listen(folder), protocol.connect(folder) as link:
         assert link.alive
 
 
@@ -123,7 +123,7 @@ def test_no_folder(tmp_path):
 def test_a_socket_without_messages(pair):
     pair[0].send({"do": "session"})
     assert pair[1].receive(5) == {"do": "session"}
-    left, right = (one.raw() for one in pair)
+    left, right = (link.raw() for link in pair)
     left.sendall(b"\0bytes\n")
     assert (right.gettimeout(), right.recv(64)) == (None, b"\0bytes\n")
 
@@ -132,12 +132,12 @@ def test_a_socket_without_messages(pair):
 
 
 @pytest.mark.parametrize("mode", [0o701, 0o710, 0o740, 0o755, 0o777])
-def test_a_folder_that_is_open_to_others_is_refused(place, mode):
-    with protocol.listen(place):
-        place.chmod(mode)
+def test_a_folder_that_is_open_to_others_is_refused(folder, mode):
+    with protocol.listen(folder):
+        folder.chmod(mode)
         for use in (protocol.connect, protocol.make_folder, protocol.listen):
             with pytest.raises(VerificationError, match="other users can access") as caught:
-                use(place)
+                use(folder)
             assert "chmod 700" in caught.value.hint
 
 
@@ -157,11 +157,13 @@ def test_a_folder_that_is_made_is_closed(tmp_path):
 def test_a_folder_that_a_stranger_made_is_refused():
     """Where all may write, somebody may be there first, and wait for passwords and for keys."""
     with stranger.shared_folder() as shared:
-        place = shared / "serving"
-        stranger.run("os.mkdir(sys.argv[1], 0o700); socket.socket(socket.AF_UNIX).bind(sys.argv[1] + '/socket')", place)
+        folder = shared / "serving"
+        stranger.run(
+            "os.mkdir(sys.argv[1], 0o700); socket.socket(socket.AF_UNIX).bind(sys.argv[1] + '/socket')", folder
+        )
         for use in (protocol.connect, protocol.make_folder, protocol.listen):
             with pytest.raises(VerificationError, match="belongs to another user") as caught:
-                use(place)
+                use(folder)
             assert (caught.value.exit_code, str(stranger.UID) in caught.value.details) == (5, True)
 
 
@@ -179,19 +181,19 @@ else:
 
 def test_a_stranger_does_not_get_to_the_socket():
     with stranger.shared_folder() as shared:
-        protocol.make_folder(place := shared / "serving")
-        with protocol.listen(place):
-            assert stranger.run(CONNECT, place) == "PermissionError"
+        protocol.make_folder(folder := shared / "serving")
+        with protocol.listen(folder):
+            assert stranger.run(CONNECT, folder) == "PermissionError"
 
 
 def test_each_end_asks_who_the_other_is():
     """Modes alone would not do where a backup or a careless command has changed them."""
     with stranger.shared_folder() as shared:
-        protocol.make_folder(place := shared / "serving")
-        listener = protocol.listen(place)
-        place.chmod(0o777)
-        (place / protocol.SOCKET).chmod(0o666)
-        assert stranger.run(CONNECT, place) == "connected"
+        protocol.make_folder(folder := shared / "serving")
+        listener = protocol.listen(folder)
+        folder.chmod(0o777)
+        (folder / protocol.SOCKET).chmod(0o666)
+        assert stranger.run(CONNECT, folder) == "connected"
         with listener, Link(listener.accept()[0]) as link:
             assert not link.is_same_user
 
@@ -210,10 +212,10 @@ sys.stdin.read()
 
 def test_a_stranger_that_answers_as_the_daemon_is_refused():
     with stranger.shared_folder() as shared:
-        protocol.make_folder(place := shared / "serving")
-        protocol.listen(place).close()
-        place.chmod(0o777)
-        with stranger.running(SERVE, place):
-            place.chmod(0o700)
+        protocol.make_folder(folder := shared / "serving")
+        protocol.listen(folder).close()
+        folder.chmod(0o777)
+        with stranger.running(SERVE, folder):
+            folder.chmod(0o700)
             with pytest.raises(VerificationError, match="a process of another user answers"):
-                protocol.connect(place)
+                protocol.connect(folder)

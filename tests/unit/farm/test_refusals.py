@@ -13,10 +13,10 @@ from toolchain.farm.refusals import none_free, not_now
 @pytest.fixture
 def slots():
     """Two boards that are served, and free."""
-    found = [Slot(Paper(served(name, "rpi4"), lambda: None)) for name in ("a", "b")]
-    for slot in found:
+    slots = [Slot(Paper(served(name, "rpi4"), lambda: None)) for name in ("a", "b")]
+    for slot in slots:
         slot.board.become("ready")
-    return found
+    return slots
 
 
 def test_why_a_board_is_not_to_be_had(slots):

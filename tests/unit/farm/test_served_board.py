@@ -44,23 +44,23 @@ def server(tmp_path):
 
 @pytest.fixture
 def board(server, program, tmp_path):
-    with serving(server, program, tmp_path) as found:
-        until(lambda: found.settled)
-        yield found
+    with serving(server, program, tmp_path) as served_board:
+        until(lambda: served_board.settled)
+        yield served_board
 
 
 @contextlib.contextmanager
 def serving(server, program, folder):
     ssh = SshOptions(config_file=server.config, agent=False)
     served = ServedDevice("a", "bench", "board", f"{folder}/store", emulated=False, program=program, ssh=ssh)
-    found = ServedBoard(served, lambda: None)
-    found.start()
+    served_board = ServedBoard(served, lambda: None)
+    served_board.start()
     try:
-        yield found
+        yield served_board
     finally:
-        found.stop()
-        found.join(15)
-        assert not found._thread.is_alive()
+        served_board.stop()
+        served_board.join(15)
+        assert not served_board._thread.is_alive()
 
 
 @contextlib.contextmanager
@@ -81,8 +81,8 @@ def board_server(server: sshd.Server) -> int:
     """Name the process of the board server, which OpenSSH's server started."""
     for stat in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            words = (stat / "cmdline").read_bytes()
-            if words.startswith(str(server.key_file.parent.parent).encode()) and b"--socket" in words:
+            command_line = (stat / "cmdline").read_bytes()
+            if command_line.startswith(str(server.key_file.parent.parent).encode()) and b"--socket" in command_line:
                 return int(stat.name)
     return 0
 
@@ -124,15 +124,15 @@ def test_a_key_is_in_no_command_line_no_environment_and_no_log(board, server, ca
     board.offer(Claim(ME, KEY))
     until(lambda: board.settled)
     with session(board):
-        seen = [caplog.text, server.log(), repr(board)]
+        texts = [caplog.text, server.log(), repr(board)]
         for pid in [os.getpid(), *sshd.descendants(server.process.pid)]:
             for name in ("cmdline", "environ"):
                 with contextlib.suppress(OSError):  # it has ended
-                    seen.append((Path("/proc") / str(pid) / name).read_text(errors="replace"))
+                    texts.append((Path("/proc") / str(pid) / name).read_text(errors="replace"))
     board._unanswered.append(KEY)
     board._handle_line(f"error the key {KEY} is odd")
     assert "KEY is odd" in caplog.text
-    assert not [text for text in (*seen, caplog.text) if KEY in text]
+    assert not [text for text in (*texts, caplog.text) if KEY in text]
 
 
 @pytest.mark.parametrize("key", [KEY, None], ids=["leased", "free"])

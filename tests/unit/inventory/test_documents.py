@@ -15,21 +15,21 @@ GCC = Component("library", "g++", "12", "pkg:deb/debian/g%2B%2B@12", needs=(LIBC
 
 
 def test_any_parts_make_a_valid_bill():
-    made = bill(WHOLE, [GCC, LIBC, Component("file", "README")])
-    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(made.decode()) is None
-    found = json.loads(made)
-    assert [one["purl"] for one in found["components"] if "purl" in one] == [GCC.purl, LIBC.purl]
-    needs = {one["ref"]: one.get("dependsOn", []) for one in found["dependencies"]}
+    text = bill(WHOLE, [GCC, LIBC, Component("file", "README")])
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text.decode()) is None
+    document = json.loads(text)
+    assert [component["purl"] for component in document["components"] if "purl" in component] == [GCC.purl, LIBC.purl]
+    needs = {entry["ref"]: entry.get("dependsOn", []) for entry in document["dependencies"]}
     assert needs[GCC.reference] == [LIBC.reference]
-    assert found["metadata"]["component"]["properties"] == [{"name": "edge-toolchain:arch", "value": "arm64"}]
+    assert document["metadata"]["component"]["properties"] == [{"name": "edge-toolchain:arch", "value": "arm64"}]
 
 
 def test_it_says_nothing_of_the_time_nor_of_the_order():
-    made = bill(WHOLE, [GCC, LIBC])
-    assert made == bill(WHOLE, [LIBC, GCC])
-    assert "timestamp" not in json.loads(made)["metadata"]
+    text = bill(WHOLE, [GCC, LIBC])
+    assert text == bill(WHOLE, [LIBC, GCC])
+    assert "timestamp" not in json.loads(text)["metadata"]
 
 
 def test_other_contents_have_another_serial_number():
-    numbers = {json.loads(bill(Component("file", "x", sha256=one * 64), []))["serialNumber"] for one in "abc"}
+    numbers = {json.loads(bill(Component("file", "x", sha256=digit * 64), []))["serialNumber"] for digit in "abc"}
     assert len(numbers) == 3

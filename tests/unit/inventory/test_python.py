@@ -11,16 +11,18 @@ from toolchain import inventory
 def test_they_are_what_the_lock_file_pins():
     lines = (ROOT / "requirements.lock").read_text()
     pinned = set(re.findall(r"^([\w.-]+)==(\S+)", lines, re.MULTILINE))  # some twice: for older Pythons, too
-    found = {(one.name, one.version) for one in inventory.python_packages() if one.name != "edge-toolchain"}
-    assert len(found) > 20
-    assert found <= pinned
+    packages = {
+        (package.name, package.version) for package in inventory.python_packages() if package.name != "edge-toolchain"
+    }
+    assert len(packages) > 20
+    assert packages <= pinned
 
 
 def test_each_names_what_it_needs_by_its_package_url():
-    found = {one.name: one for one in inventory.python_packages(frozenset({"apache-tvm"}))}
-    assert found["apache-tvm"].required
-    assert not found["numpy"].required
-    assert found["numpy"].purl == f"pkg:pypi/numpy@{found['numpy'].version}"
-    assert found["numpy"].purl in found["onnxruntime"].needs
-    known = {one.purl for one in found.values()}
-    assert all(known.issuperset(one.needs) for one in found.values())
+    packages = {package.name: package for package in inventory.python_packages(frozenset({"apache-tvm"}))}
+    assert packages["apache-tvm"].required
+    assert not packages["numpy"].required
+    assert packages["numpy"].purl == f"pkg:pypi/numpy@{packages['numpy'].version}"
+    assert packages["numpy"].purl in packages["onnxruntime"].needs
+    purls = {package.purl for package in packages.values()}
+    assert all(purls.issuperset(package.needs) for package in packages.values())

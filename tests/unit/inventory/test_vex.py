@@ -26,9 +26,9 @@ def test_each_use_of_a_component_has_its_state():
         "a.tar": product(package("onnx", "1.16.0")),
         "b.tar": product(package("onnx", "1.15.0", required=False)),
     }
-    made = vex.document("CVE-2026-1", releases)
-    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(made.decode()) is None
-    entries = {entry["analysis"]["state"]: entry for entry in json.loads(made)["vulnerabilities"]}
+    document = vex.document("CVE-2026-1", releases)
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(document.decode()) is None
+    entries = {entry["analysis"]["state"]: entry for entry in json.loads(document)["vulnerabilities"]}
     assert set(entries) == {"in_triage", "not_affected"}
     assert entries["not_affected"]["analysis"]["justification"] == "code_not_present"
     serial = releases["a.tar"].serial.removeprefix("urn:uuid:")

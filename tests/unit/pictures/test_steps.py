@@ -20,14 +20,14 @@ def resolved(pre, post=(), inputs=(INPUT,), outputs=(BOXES,), folder=None):
 
 
 def test_the_steps_of_yolo():
-    found = resolved(["resize:letterbox=640,pad=114", "scale=1/255", "layout=nchw"], ["yolo:nms=0.5,score=0.2"])
-    plan = found.plan
+    pipeline = resolved(["resize:letterbox=640,pad=114", "scale=1/255", "layout=nchw"], ["yolo:nms=0.5,score=0.2"])
+    plan = pipeline.plan
     assert (plan.kernel, plan.fit, plan.pad, plan.layout, plan.order) == ("opencv", "letterbox", 114, "nchw", "rgb")
     assert [(item.kind, item.values) for item in plan.operations] == [("scale", (1 / 255,) * 3)]
     assert (plan.head, plan.classes, plan.candidates) == ("yolo-v8", 80, 8400)
     assert (plan.nms, plan.score, plan.most) == (0.5, 0.2, 300)
-    assert pictures.faults(found, (INPUT,), (BOXES,)) == []
-    assert pictures.faults(found, (INPUT,), (SCORES,)) != []
+    assert pictures.faults(pipeline, (INPUT,), (BOXES,)) == []
+    assert pictures.faults(pipeline, (INPUT,), (SCORES,)) != []
 
 
 PROTOS = TensorSpec("protos", (1, 32, 160, 120), "float32")
@@ -37,12 +37,12 @@ POSES = TensorSpec("boxes", (1, 56, 8400), "float32")
 
 def test_masks_and_key_points():
     outputs = (PROTOS, SEGMENTS)
-    found = resolved(["scale=1/255"], ["yolo:masks=protos"], outputs=outputs)
-    plan = found.plan
+    pipeline = resolved(["scale=1/255"], ["yolo:masks=protos"], outputs=outputs)
+    plan = pipeline.plan
     assert (plan.classes, plan.candidates, plan.output, plan.mask_output) == (80, 8400, 1, 0)
     assert (plan.prototypes, plan.mask_width, plan.mask_height, plan.most) == (32, 120, 160, 300)
-    assert pictures.faults(found, (INPUT,), outputs) == []
-    assert pictures.faults(found, (INPUT,), (SEGMENTS,)) != []
+    assert pictures.faults(pipeline, (INPUT,), outputs) == []
+    assert pictures.faults(pipeline, (INPUT,), (SEGMENTS,)) != []
     plan = resolved(["scale=1/255"], ["yolo:points=17"], outputs=(POSES,)).plan
     assert (plan.classes, plan.points, plan.point_numbers) == (1, 17, 3)
     plan = resolved(["scale=1/255"], ["yolo:points=17x2"], outputs=(POSES,)).plan
@@ -86,12 +86,12 @@ LOGITS = TensorSpec("logits", (1, 100, 92), "float32")
 
 def test_boxes_in_an_output_of_their_own():
     step = "boxes:boxes=places,scores=logits,form=center,unit=share,by=softmax,background=last,score=0.7"
-    found = resolved(["scale=1/255"], [step], outputs=(LOGITS, PLACES))
-    plan = found.plan
+    pipeline = resolved(["scale=1/255"], [step], outputs=(LOGITS, PLACES))
+    plan = pipeline.plan
     assert (plan.head, plan.output, plan.box_output, plan.classes, plan.candidates) == ("boxes", 0, 1, 92, 100)
     assert (plan.form, plan.shares, plan.softmax, plan.sigmoid, plan.background) == ("center", True, True, False, 92)
-    assert pictures.faults(found, (INPUT,), (LOGITS, PLACES)) == []
-    assert pictures.faults(found, (INPUT,), (PLACES, LOGITS)) != []
+    assert pictures.faults(pipeline, (INPUT,), (LOGITS, PLACES)) == []
+    assert pictures.faults(pipeline, (INPUT,), (PLACES, LOGITS)) != []
     plan = resolved(["scale=1/255"], ["yolo:head=rtdetr"], outputs=(TensorSpec("y", (1, 300, 84), "float32"),)).plan
     assert (plan.head, plan.shares, plan.classes, plan.candidates, plan.most) == ("detr", True, 80, 300, 300)
 
@@ -124,14 +124,14 @@ def test_boxes_that_do_not_fit_are_refused(step, outputs, message, hint):
 
 def test_the_steps_of_a_classifier(tmp_path):
     (tmp_path / "labels.txt").write_text("cat\ndog\nowl\n")
-    given = TensorSpec("x", (1, 224, 224, 3), "float32")
+    image = TensorSpec("x", (1, 224, 224, 3), "float32")
     pre = ["resize:crop=224,short=256,by=pillow", "color=bgr", "scale=1/255", "mean=0.4,0.5,0.6", "std=0.2"]
     scores = TensorSpec("scores", (1, 3, 1, 1), "float32")
-    found = resolved(pre, ["softmax", "topk:k=2,labels=labels.txt"], (given,), (scores,), tmp_path)
-    plan = found.plan
+    pipeline = resolved(pre, ["softmax", "topk:k=2,labels=labels.txt"], (image,), (scores,), tmp_path)
+    plan = pipeline.plan
     assert (plan.short_side, plan.layout, plan.order, plan.softmax, plan.most) == (256, "nhwc", "bgr", True, 2)
     assert [item.kind for item in plan.operations] == ["scale", "mean", "std"]
-    assert found.labels == ("cat", "dog", "owl")
+    assert pipeline.labels == ("cat", "dog", "owl")
 
 
 def test_a_file_beside_the_model(tmp_path):
@@ -193,11 +193,11 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("pre", "post", "given", "output", "message", "hint"), WRONG)
-def test_a_wrong_step_has_one_clear_error(pre, post, given, output, message, hint, tmp_path):
+@pytest.mark.parametrize(("pre", "post", "model_input", "output", "message", "hint"), WRONG)
+def test_a_wrong_step_has_one_clear_error(pre, post, model_input, output, message, hint, tmp_path):
     (tmp_path / "two.txt").write_text("a\nb\n")
     with pytest.raises(InputError, match=message) as caught:
-        resolved(pre, post, (given,), (output,), tmp_path)
+        resolved(pre, post, (model_input,), (output,), tmp_path)
     assert hint in caught.value.hint
 
 

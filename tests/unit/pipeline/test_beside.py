@@ -25,8 +25,8 @@ def test_the_result_names_what_each_model_loses():
     ],
 )
 def test_a_slow_down_is_claimed_only_if_it_is_measured(factor, verdict, phrase):
-    alone = [[1e6 + 1e4 * turn] for turn in range(12)]
-    slowdown = stats.ratio([[factor * value for value in window] for window in alone], alone)
+    times = [[1e6 + 1e4 * turn] for turn in range(12)]
+    slowdown = stats.ratio([[factor * value for value in window] for window in times], times)
     side = pages.dataclasses.replace(pages.co_run().sides[0], slowdown=slowdown)
     assert phrase in side.outcome
     document = pages.co_run(sides=(side, side)).document()

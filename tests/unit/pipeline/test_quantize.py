@@ -26,14 +26,14 @@ def uneven():
     large, small = qdq_nets.weights(8, 3, 3, 3), qdq_nets.weights(8, 8, 3, 3, seed=1)
     large[0] *= 1000
     small[:, 0] /= 1000
-    held = {"w1": large, "w2": small, "w3": qdq_nets.weights(8, 8, 3, 3, seed=2)}
+    initializers = {"w1": large, "w2": small, "w3": qdq_nets.weights(8, 8, 3, 3, seed=2)}
     nodes = [
         node("Conv", ["x", "w1"], ["c1"]),
         node("Conv", ["c1", "w2"], ["c2"]),
         node("Relu", ["c2"], ["r2"]),
         node("Conv", ["r2", "w3"], ["y"]),
     ]
-    return qdq_nets.floating(nodes, (1, 3, 12, 12), held)
+    return qdq_nets.floating(nodes, (1, 3, 12, 12), initializers)
 
 
 def quantized(proto, folder, samples=SAMPLES, **more):
@@ -110,8 +110,8 @@ def test_a_gate_of_another_tensor_is_rounded(tmp_path):
 def test_figures_are_of_samples_that_the_ranges_do_not_know(tmp_path):
     """Every fourth of 16 is much larger than the others: its outputs are cut off, and the figures show it."""
     large = [{"x": qdq_nets.random((1, 3, 12, 12), seed) * (20 if seed % 4 == 3 else 1)} for seed in range(16)]
-    alike = [{"x": qdq_nets.random((1, 3, 12, 12), seed)} for seed in range(16)]
-    (worse, _), (better, _) = (quantized(qdq_nets.residual(), tmp_path, samples) for samples in (large, alike))
+    similar = [{"x": qdq_nets.random((1, 3, 12, 12), seed)} for seed in range(16)]
+    (worse, _), (better, _) = (quantized(qdq_nets.residual(), tmp_path, samples) for samples in (large, similar))
     assert [(result.samples, result.judged) for result in (worse, better)] == [(12, 4), (12, 4)]
     assert worse.output_snr_db < better.output_snr_db - 15
 
@@ -201,15 +201,15 @@ def test_a_layer_stays_float_for_the_metric(shapes, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("samples", "labelled", "words"),
+    ("samples", "labelled", "message"),
     [
         ([], None, "no samples"),
         (SAMPLES, SampleRequest(Path("none"), "top1"), "no data"),
         (SAMPLES, SampleRequest(Path(), "top2"), "no metric 'top2'"),
     ],
 )
-def test_what_is_refused_before_the_work(samples, labelled, words, shapes, tmp_path, monkeypatch):
+def test_what_is_refused_before_the_work(samples, labelled, message, shapes, tmp_path, monkeypatch):
     monkeypatch.chdir(shapes[0])
     monkeypatch.setattr(quantizing, "calibrate", None)
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(InputError, match=message):
         quantized(qdq_nets.residual(), tmp_path, samples, labelled=labelled)

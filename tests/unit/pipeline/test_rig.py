@@ -84,8 +84,8 @@ def held(native, devices, seconds: float = 0.0):
 
 
 def test_two_sessions_have_two_devices_and_a_third_has_none(native, devices):
-    with held(native, devices) as one, held(native, devices) as other:
-        assert {one.store.root, other.store.root} == {device.root for device in devices}
+    with held(native, devices) as first, held(native, devices) as second:
+        assert {first.store.root, second.store.root} == {device.root for device in devices}
         with pytest.raises(BusyError, match="none of 2 devices is free: me@desk: pytest"), held(native, devices):
             pass
     with held(native, devices):

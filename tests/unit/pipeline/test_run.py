@@ -59,12 +59,12 @@ def test_an_output_of_somebody_elses(npz, tmp_path):
 
 def test_texts_and_seconds_of_sounds():
     steps = Steps(("wav:rate=16000",), ("ctc:labels=FILE",), ("-", "|", "a"))
-    given, output = [TensorSpec("x", (1, 1600), "float32")], [TensorSpec("y", (1, 9, 3), "float32")]
-    made = sounds.resolve(steps, given, output)
-    manifest = SimpleNamespace(pipeline=made, sounds=made, pictures=None, name="m")
-    found = np.array([(2, 0.5, 0, 0, 0.25, 0), (1, 1, 0.25, 0, 0.5, 0), (2, 1, 0.5, 0, 1, 0)], OBJECT)
-    assert running._texts(["a.wav"], [found], manifest) == (("a.wav", "a a"),)
-    items = running._objects(found, manifest)
+    inputs, outputs = [TensorSpec("x", (1, 1600), "float32")], [TensorSpec("y", (1, 9, 3), "float32")]
+    pipeline = sounds.resolve(steps, inputs, outputs)
+    manifest = SimpleNamespace(pipeline=pipeline, sounds=pipeline, pictures=None, name="m")
+    objects = np.array([(2, 0.5, 0, 0, 0.25, 0), (1, 1, 0.25, 0, 0.5, 0), (2, 1, 0.5, 0, 1, 0)], OBJECT)
+    assert running._texts(["a.wav"], [objects], manifest) == (("a.wav", "a a"),)
+    items = running._objects(objects, manifest)
     assert (items[0].label, items[0].box, items[0].seconds) == ("a", (), (0.0, 0.25))
     assert items[0].cells == ("0.5", "a", "0.00", "0.25")
     pictures = SimpleNamespace(pipeline=None, sounds=None, pictures=None, name="m")

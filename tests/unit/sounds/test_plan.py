@@ -18,42 +18,49 @@ LONG = TensorSpec("y", (1, 1 << 16, 4), "float32")
 WAV, MEL = "wav:rate=16000", "mel:like=librosa,fft=512,hop=160,mels=40,log=db"
 
 
-def resolved(pre, post=(), given=WAVES, output=SCORES, folder=None):
-    return sounds.resolve(Steps.read(tuple(pre), tuple(post), folder), [given], [output])
+def resolved(pre, post=(), model_input=WAVES, output=SCORES, folder=None):
+    return sounds.resolve(Steps.read(tuple(pre), tuple(post), folder), [model_input], [output])
 
 
 def test_the_steps_of_a_keyword_model(tmp_path):
     (tmp_path / "words.txt").write_text("".join(f"word {number}\n" for number in range(12)))
-    found = resolved([WAV, MEL, "mean=-40", "std=40"], ["softmax", "topk:k=3,labels=words.txt"], BANDS, folder=tmp_path)
-    plan = found.plan
+    pipeline = resolved(
+        [WAV, MEL, "mean=-40", "std=40"], ["softmax", "topk:k=3,labels=words.txt"], BANDS, folder=tmp_path
+    )
+    plan = pipeline.plan
     assert (plan.rate, plan.samples, plan.hop, plan.frames, plan.layout) == (16000, 16000, 0, 101, "bands")
     assert (plan.convention, plan.fft, plan.win, plan.step, plan.mels) == ("librosa", 512, 512, 160, 40)
     assert (plan.padding, plan.logarithm, plan.top, plan.low, plan.high) == ("zeros", "db", 80, 0, 8000)
     assert [(item.kind, item.value) for item in plan.operations] == [("mean", -40), ("std", 40)]
     assert (plan.head, plan.softmax, plan.most, plan.classes, plan.output) == ("classes", True, 3, 12, 0)
-    assert sounds.faults(found, [BANDS], [SCORES]) == []
-    assert sounds.faults(found, [WAVES], [SCORES]) != []
+    assert sounds.faults(pipeline, [BANDS], [SCORES]) == []
+    assert sounds.faults(pipeline, [WAVES], [SCORES]) != []
 
 
 def test_the_numbers_of_kaldi_and_torchaudio():
-    plan = resolved([WAV, "mfcc:like=kaldi"], given=TensorSpec("x", (98, 13), "float32")).plan
+    plan = resolved([WAV, "mfcc:like=kaldi"], model_input=TensorSpec("x", (98, 13), "float32")).plan
     assert (plan.fft, plan.win, plan.step, plan.mels, plan.coefficients, plan.samples) == (512, 400, 160, 23, 13, 15920)
     assert (plan.logarithm, plan.low, plan.padding, plan.layout) == ("ln", 20, "none", "frames")
-    plan = resolved([WAV, "mfcc:like=torchaudio"], given=TensorSpec("x", (1, 40, 81), "float32")).plan
+    plan = resolved([WAV, "mfcc:like=torchaudio"], model_input=TensorSpec("x", (1, 40, 81), "float32")).plan
     assert (plan.fft, plan.step, plan.mels, plan.padding, plan.top) == (400, 200, 128, "reflect", 80)
 
 
 def test_the_labels_of_a_text(tmp_path):
     (tmp_path / "tokens.txt").write_text("<blank>\n|\na\n\u2581b\n")
-    found = resolved([WAV], ["ctc:labels=tokens.txt"], output=TABLE, folder=tmp_path)
-    assert (found.plan.head, found.plan.candidates, found.plan.classes, found.plan.space) == ("labels", 50, 4, 1)
-    assert found.text([1, 2, 2, 1, 2, 3, 1]) == "aa a b"
+    pipeline = resolved([WAV], ["ctc:labels=tokens.txt"], output=TABLE, folder=tmp_path)
+    assert (pipeline.plan.head, pipeline.plan.candidates, pipeline.plan.classes, pipeline.plan.space) == (
+        "labels",
+        50,
+        4,
+        1,
+    )
+    assert pipeline.text([1, 2, 2, 1, 2, 3, 1]) == "aa a b"
 
 
 def test_a_text_that_is_as_long_as_it_sounds():
     assert resolved([WAV, "window:hop=8000"]).plan.hop == 8000
     whisper = "mel:fft=400,hop=160,mels=80,pad=reflect,log=db"
-    plan = resolved([WAV, "window:samples=480000", whisper], given=TensorSpec("x", (1, 80, 3000), "float32")).plan
+    plan = resolved([WAV, "window:samples=480000", whisper], model_input=TensorSpec("x", (1, 80, 3000), "float32")).plan
     assert (plan.samples, plan.frames) == (480000, 3000)
 
 
@@ -64,11 +71,11 @@ STATES = [StatePair("state", "stateN")]
 
 def test_a_stream_of_a_model_with_a_state():
     """Its windows follow each other, and what is read is the output that is not its state."""
-    found = sounds.resolve(Steps((WAV, "window:context=64"), ("topk=1",)), VAD, SCORE, STATES)
-    plan = found.plan
+    pipeline = sounds.resolve(Steps((WAV, "window:context=64"), ("topk=1",)), VAD, SCORE, STATES)
+    plan = pipeline.plan
     assert (plan.samples, plan.context, plan.hop, plan.output, plan.most) == (576, 64, 512, 1, 1)
-    assert sounds.faults(found, VAD, SCORE, STATES) == []
-    assert sounds.faults(found, VAD, SCORE) != []
+    assert sounds.faults(pipeline, VAD, SCORE, STATES) == []
+    assert sounds.faults(pipeline, VAD, SCORE) != []
     assert sounds.resolve(Steps((WAV,), ()), VAD, SCORE, STATES).plan.hop == 576
     with pytest.raises(InputError, match="the model's outputs are output") as caught:
         sounds.resolve(Steps((WAV,), ("topk:k=1,output=stateN",)), VAD, SCORE, STATES)
@@ -82,8 +89,8 @@ def test_a_stream_of_a_model_with_a_state():
 
 def test_the_width_of_a_beam(tmp_path):
     (tmp_path / "tokens.txt").write_text("<blank>\n|\na\nb\n")
-    found = resolved([WAV], ["softmax", "ctc:labels=tokens.txt,beam=10"], output=TABLE, folder=tmp_path)
-    assert (found.plan.beam, found.plan.softmax, found.plan.most) == (10, True, 50)
+    pipeline = resolved([WAV], ["softmax", "ctc:labels=tokens.txt,beam=10"], output=TABLE, folder=tmp_path)
+    assert (pipeline.plan.beam, pipeline.plan.softmax, pipeline.plan.most) == (10, True, 50)
     assert resolved([WAV], ["ctc:labels=tokens.txt,beam=1"], output=TABLE, folder=tmp_path).plan.beam == 1
 
 
@@ -155,10 +162,10 @@ WRONG = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("pre", "post", "given", "output", "message", "hint"), WRONG)
-def test_a_wrong_step_has_one_clear_error(pre, post, given, output, message, hint, tmp_path):
+@pytest.mark.parametrize(("pre", "post", "model_input", "output", "message", "hint"), WRONG)
+def test_a_wrong_step_has_one_clear_error(pre, post, model_input, output, message, hint, tmp_path):
     (tmp_path / "two.txt").write_text("a\nb\n")
     (tmp_path / "four.txt").write_text("-\na\nb\nc\n")
     with pytest.raises(InputError, match=message) as caught:
-        resolved(pre, post, given, output, tmp_path)
+        resolved(pre, post, model_input, output, tmp_path)
     assert hint in caught.value.hint

@@ -53,8 +53,8 @@ def test_sides_that_are_here_are_checked_before_the_device_is_contacted(bench, t
         pass
     moved = dataclasses.replace(same, board=dataclasses.replace(native, name="rpi4"))
     for names in ([str(tiny.folder)], [str(tiny.folder), "current"]):
-        alone = dataclasses.replace(moved, names=names)
-        with pytest.raises(VerificationError, match="not for board rpi4"), lock_sides(alone, "profile"):
+        request = dataclasses.replace(moved, names=names)
+        with pytest.raises(VerificationError, match="not for board rpi4"), lock_sides(request, "profile"):
             pass
     nothing = dataclasses.replace(same, names=["nothing.tar"])
     with pytest.raises(InputError, match=r"there is no 'nothing.tar'"), lock_sides(nothing, "profile"):

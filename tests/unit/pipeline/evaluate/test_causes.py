@@ -25,7 +25,7 @@ def cause(change=lambda x: x, result=lambda y: y):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "fault"),
     [
         (lambda x: x.reshape(1, 8, 8, 3).transpose(0, 3, 1, 2), "is read with the channels last"),
         (lambda x: x.transpose(0, 2, 3, 1).reshape(1, 3, 8, 8), "is stored with the channels last"),
@@ -35,8 +35,8 @@ def cause(change=lambda x: x, result=lambda y: y):
         (lambda x: x + 0.5, "a wrong mean or scale"),
     ],
 )
-def test_a_fault_of_the_input(change, words):
-    assert words in cause(change)
+def test_a_fault_of_the_input(change, fault):
+    assert fault in cause(change)
 
 
 def test_a_range_that_is_too_small():

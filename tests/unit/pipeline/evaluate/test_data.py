@@ -124,8 +124,8 @@ def test_wrong_arrays(tmp_path):
 
 
 def test_a_function_reads_the_files(folder):
-    own = UserFunction("mine:read", lambda path: np.full((1, 4), len(path.name), np.float32), "")
-    reader = Reader(data.read(folder), (X,), own)
+    function = UserFunction("mine:read", lambda path: np.full((1, 4), len(path.name), np.float32), "")
+    reader = Reader(data.read(folder), (X,), function)
     reader.check()
     assert reader.inputs(reader.dataset.samples[0])["x"].tolist() == [[5, 5, 5, 5]]
     wrong = UserFunction("mine:read", lambda _path: np.zeros(4), "")

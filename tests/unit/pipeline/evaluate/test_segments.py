@@ -26,11 +26,13 @@ def mean_iou(truths, guesses, count):
     """Compute it by sets of pixels."""
     ratios = []
     for number in range(count):
-        in_truth = {(sample, *at) for sample, mask in enumerate(truths) for at in np.argwhere(mask == number).tolist()}
+        in_truth = {
+            (sample, *pixel) for sample, mask in enumerate(truths) for pixel in np.argwhere(mask == number).tolist()
+        }
         in_guess = {
-            (sample, *at)
+            (sample, *pixel)
             for sample, (mask, guess) in enumerate(zip(truths, guesses, strict=True))
-            for at in np.argwhere((guess == number) & (mask != 255)).tolist()
+            for pixel in np.argwhere((guess == number) & (mask != 255)).tolist()
         }
         if in_truth | in_guess:
             ratios.append(len(in_truth & in_guess) / len(in_truth | in_guess))
@@ -108,7 +110,7 @@ def test_masks_in_arrays(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("mask", "words"),
+    ("mask", "message"),
     [
         (np.zeros((4, 5)), r"has 4x5 pixels, and the output 4x4"),
         ("", "has no mask, which miou needs"),
@@ -116,9 +118,9 @@ def test_masks_in_arrays(tmp_path):
         ("all.csv", "cannot read the mask"),
     ],
 )
-def test_a_wrong_mask_is_refused_first(mask, words, reader):
+def test_a_wrong_mask_is_refused_first(mask, message, reader):
     read = reader(mask)
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(InputError, match=message):
         open_metric("miou", read.dataset, None).check(read, [Y])
 
 
