@@ -78,9 +78,9 @@ def _holds(statement: bytes, signature: bytes, trust: Path) -> bool:
         names = subprocess.run(found, capture_output=True, text=True, check=False).stdout.split()
         if not names:
             return False
-        words = ["ssh-keygen", "-Y", "verify", "-f", trusted, "-I", names[0], "-n", "edge-release", "-s", file.name]
-        words += ["-r", revoked] if revoked.exists() else []
-        return subprocess.run(words, input=statement, capture_output=True, check=False).returncode == 0
+        command = ["ssh-keygen", "-Y", "verify", "-f", trusted, "-I", names[0], "-n", "edge-release", "-s", file.name]
+        command += ["-r", revoked] if revoked.exists() else []
+        return subprocess.run(command, input=statement, capture_output=True, check=False).returncode == 0
 
 
 if __name__ == "__main__":

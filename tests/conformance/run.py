@@ -35,8 +35,8 @@ def program(words: Sequence[str]) -> Client:
     """Return a client that is a program."""
 
     def call(argv: Sequence[str]) -> tuple[int, str]:
-        done = subprocess.run([*words, *argv], capture_output=True, text=True, check=False, timeout=_CLIENT_S)
-        return done.returncode, done.stdout
+        completed = subprocess.run([*words, *argv], capture_output=True, text=True, check=False, timeout=_CLIENT_S)
+        return completed.returncode, completed.stdout
 
     return call
 

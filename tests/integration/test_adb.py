@@ -87,8 +87,8 @@ def pair(surroundings, tiny):
     return first, gates.alike(first, surroundings / "second")
 
 
-def said(*words):
-    return json.loads(done(*words, "--json", "-").out)
+def said(*arguments):
+    return json.loads(done(*arguments, "--json", "-").out)
 
 
 def test_a_release_is_deployed_measured_run_gated_and_taken_back(at, device, pair, tmp_path):
@@ -136,8 +136,8 @@ def test_a_farm_serves_it_and_finds_it_again(device, surroundings, tmp_path, mon
 
 def test_a_device_is_added_by_its_serial(device, surroundings, tmp_path):
     lab = tmp_path / "devices.toml"
-    seen = done("board", "add", "adb:", "--devices", lab, "--name", "phone", "--board", "bench", "--no-deploy")
-    assert re.search(r"adb +adb 1?\d", seen.out), seen.out
+    outcome = done("board", "add", "adb:", "--devices", lab, "--name", "phone", "--board", "bench", "--no-deploy")
+    assert re.search(r"adb +adb 1?\d", outcome.out), outcome.out
     assert tomllib.loads(lab.read_text())["devices"]["phone"]["host"] == device.host
     again = parsed("board", "add", "adb:", "--devices", lab, "--no-deploy")
     assert (again["name"], again["written"]) == ("phone", False)
@@ -151,28 +151,28 @@ def test_a_phone_is_known_by_what_it_says(device, surroundings, tmp_path, monkey
         (device.tools / name).write_text(f"#!{device.tools}/sh\n{said}\n")
         (device.tools / name).chmod(0o755)
     lab, root = tmp_path / "devices.toml", tmp_path / "root"
-    found = parsed("board", "add", device.host, "--devices", lab, "--no-deploy", "--root", root, "--emulated")
-    assert (found["device"]["libc"], found["device"]["libc_version"]) == ("bionic", "34")
-    assert (found["board"]["triple"], found["entry"]["host"]) == ("aarch64-linux-android24", device.host)
+    report = parsed("board", "add", device.host, "--devices", lab, "--no-deploy", "--root", root, "--emulated")
+    assert (report["device"]["libc"], report["device"]["libc_version"]) == ("bionic", "34")
+    assert (report["board"]["triple"], report["entry"]["host"]) == ("aarch64-linux-android24", device.host)
 
 
 def test_waiting_is_for_who_holds_the_lock(at, device, pair):
     done("deploy", pair[0].folder, *at, "--budget", 0)
     with open_shell(device.host) as shell, Store(shell, str(at[-1])).lock(Owner.here("hold it")):
-        seen = toolchain("bench", *at, "--budget", 0)
-    assert seen.code == 75
-    assert "hold it" in seen.err
+        outcome = toolchain("bench", *at, "--budget", 0)
+    assert outcome.code == 75
+    assert "hold it" in outcome.err
     done("bench", *at, "--budget", 0)
 
 
 # --- faults ----------------------------------------------------------------------------------------------------------
 
 
-def refused(*words, code=4):
-    seen = toolchain(*words)
-    assert seen.code == code, seen.err
-    assert "Traceback" not in seen.err
-    return seen.err
+def refused(*arguments, code=4):
+    outcome = toolchain(*arguments)
+    assert outcome.code == code, outcome.err
+    assert "Traceback" not in outcome.err
+    return outcome.err
 
 
 def test_a_cable_that_is_pulled_in_a_deploy_leaves_the_old_release(at, device, pair, bulky, tmp_path):
@@ -240,13 +240,13 @@ def test_a_cable_that_is_pulled_in_a_tuning(at, device, pair, tmp_path, monkeypa
     done("deploy", pair[0].folder, *at, "--budget", 0)
     rules = Rules(slower=100.0, hot_c=1000.0, patience_s=3.0, probe_s=(0.2, 0.5), open_s=5.0)
     monkeypatch.setattr(tune, "MeasurePool", functools.partial(MeasurePool, rules=rules))
-    words = ("tune", *QUICK, *at, "--trials", 24, "--tuner", "evolutionary-random", "--records", records)
+    command = ("tune", *QUICK, *at, "--trials", 24, "--tuner", "evolutionary-random", "--records", records)
     with pulled_when(device, lambda: records.exists() and "samples_s" in records.read_text()):
-        err = refused(*words)
+        err = refused(*command)
     assert "adb" in err
     assert sum(line.startswith("error:") for line in err.splitlines()) == 1  # adb says it, too
     works_again(device, at, root)
-    assert parsed(*words)["trials"]["ok"] >= 12
+    assert parsed(*command)["trials"]["ok"] >= 12
 
 
 def test_a_full_device_keeps_its_release(at, device, pair, bulky, tmp_path):

@@ -132,16 +132,16 @@ def test_the_commands_of_a_device_with_an_application(place, manager, tmp_path, 
         )
         device = ["--board", "x86_64", "--host", "desk", "--devices", lab]
         deploy_client.plain_deploy(tiny_for_ssh, program, place.root)
-        seen = toolchain("deploy", other.folder, *device, "--budget", 0, "--json", "-")
-        assert seen.code == 0, seen.err
-        started = json.loads(seen.out)["application"]
+        outcome = toolchain("deploy", other.folder, *device, "--budget", 0, "--json", "-")
+        assert outcome.code == 0, outcome.err
+        started = json.loads(outcome.out)["application"]
         assert (started["name"], started["restarted"]) == (UNIT, True)
         assert place.running()[1] == other.digest
         pid, _ = place.running()
-        seen = toolchain("deploy", bad.folder, *device, "--budget", 0)
-        assert seen.code == 5, seen.err
-        assert "generation 2 is current again" in seen.err
-        assert "Active: active (running)" in seen.err
+        outcome = toolchain("deploy", bad.folder, *device, "--budget", 0)
+        assert outcome.code == 5, outcome.err
+        assert "generation 2 is current again" in outcome.err
+        assert "Active: active (running)" in outcome.err
         assert bundles.whole_release(place.root) == other.digest == place.running()[1]
         assert place.running()[0] != pid
         status = json.loads(toolchain("status", *device, "--json").out)
@@ -150,9 +150,9 @@ def test_the_commands_of_a_device_with_an_application(place, manager, tmp_path, 
         assert "was taken back" in toolchain("status", *device).out
         releases = json.loads(toolchain("status", "--releases", *device, "--json").out)
         assert [item["failed"] for item in releases] == [0, 0, 1]
-        seen = toolchain("rollback", *device)
-        assert seen.code == 0, seen.err
-        assert f"{UNIT} is healthy after" in seen.out
+        outcome = toolchain("rollback", *device)
+        assert outcome.code == 0, outcome.err
+        assert f"{UNIT} is healthy after" in outcome.out
         assert place.running()[1] == tiny_for_ssh.digest
 
 
@@ -231,8 +231,8 @@ class Device:
     @contextlib.contextmanager
     def client(self, digest: str, within: int):
         """Another process that tries a release. It lives on the device, and ends when that loses its power."""
-        words = [str(self.place.root), digest, UNIT, self.place.health, f"{within}s"]
-        argv = self.manager.inside([sys.executable, "-c", CLIENT, *words])
+        command = [str(self.place.root), digest, UNIT, self.place.health, f"{within}s"]
+        argv = self.manager.inside([sys.executable, "-c", CLIENT, *command])
         quiet = {"stderr": subprocess.DEVNULL, "stdout": subprocess.PIPE}
         with subprocess.Popen(argv, text=True, cwd=ROOT, **quiet) as client:
             try:

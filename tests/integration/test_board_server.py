@@ -488,14 +488,14 @@ def test_numbers_that_the_board_does_not_have(server):
 @pytest.mark.parametrize("machine", KINDS)
 def test_the_hardware_is_told(machine, tmp_path):
     with session_on(machine, tmp_path) as session:
-        found = json.loads(session.get_function("edge_toolchain.hardware")())
-    assert found["machine"] == machine
-    assert found["cpus"] == len(os.sched_getaffinity(0))
-    assert set(found["cache_kib"]) <= {"l1d", "l2", "l3", "l4"}
-    assert all(size > 0 for size in found["cache_kib"].values())
+        report = json.loads(session.get_function("edge_toolchain.hardware")())
+    assert report["machine"] == machine
+    assert report["cpus"] == len(os.sched_getaffinity(0))
+    assert set(report["cache_kib"]) <= {"l1d", "l2", "l3", "l4"}
+    assert all(size > 0 for size in report["cache_kib"].values())
     if KINDS[machine].native:  # an emulator has these of its own
-        assert set(found["features"]) == cpu_features()
-        assert abs(found["memory_kib"] * 1024 - os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) < 1 << 20
+        assert set(report["features"]) == cpu_features()
+        assert abs(report["memory_kib"] * 1024 - os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) < 1 << 20
 
 
 def cpu_features() -> set[str]:
@@ -520,13 +520,13 @@ def test_the_conditions_are_told(machine, tmp_path):
         ask = session.get_function("edge_toolchain.conditions")
         ask()
         start = time.monotonic()
-        found = json.loads(ask())
+        report = json.loads(ask())
         taken = time.monotonic() - start
-    assert set(found) == {"celsius", "mhz", "waited_s"}
-    assert found["waited_s"] is None or found["waited_s"] >= 0
-    assert found["celsius"] is None or -60 < found["celsius"] < 200
-    assert found["mhz"] is None or 100 < found["mhz"] < 10000
-    LOG.info("%s", f"{found} in {taken * 1000:.1f} ms")
+    assert set(report) == {"celsius", "mhz", "waited_s"}
+    assert report["waited_s"] is None or report["waited_s"] >= 0
+    assert report["celsius"] is None or -60 < report["celsius"] < 200
+    assert report["mhz"] is None or 100 < report["mhz"] < 10000
+    LOG.info("%s", f"{report} in {taken * 1000:.1f} ms")
 
 
 def test_the_peak_is_that_of_the_threads_that_kernels_have(server):
@@ -1308,9 +1308,9 @@ def test_a_controller_hears_what_went_wrong(kept, bad_library):
 def test_a_controller_needs_both_streams(program):
     options = [program, "--port", "0", "--tracker", f"{LOOPBACK}:{free_port()}", "--key", "k", "--control"]
     for closing in ("<&-", ">&-"):
-        done = run(Path("/bin/sh"), "-c", f'exec "$0" "$@" {closing}', *map(str, options))
-        assert done.returncode == 2
-        assert "--control needs standard input and output" in done.stderr
+        completed = run(Path("/bin/sh"), "-c", f'exec "$0" "$@" {closing}', *map(str, options))
+        assert completed.returncode == 2
+        assert "--control needs standard input and output" in completed.stderr
 
 
 def test_without_a_controller_standard_input_is_left_alone(program, tmp_path):
@@ -1332,10 +1332,10 @@ def run(program: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_version_and_help(program):
-    done = run(program, "--version")
-    assert done.returncode == 0
-    assert done.stdout.count("\n") == 1
-    assert json.loads(done.stdout) == versions()
+    completed = run(program, "--version")
+    assert completed.returncode == 0
+    assert completed.stdout.count("\n") == 1
+    assert json.loads(completed.stdout) == versions()
     assert run(program, "--help").stdout.startswith("usage: board_server")
 
 
@@ -1371,11 +1371,11 @@ def test_version_and_help(program):
 )
 def test_wrong_options(program, options, words):
     extra = [] if "--port" in options or "192.0.2.1" in options else ["--port", "0"]
-    done = run(program, *options, *extra)
-    assert done.returncode == 2
-    assert done.stdout == ""
+    completed = run(program, *options, *extra)
+    assert completed.returncode == 2
+    assert completed.stdout == ""
     # Another test's server, killed a moment ago, may have left a folder that this one removes and tells of.
-    lines = [line for line in done.stderr.splitlines() if "Z removing " not in line]
+    lines = [line for line in completed.stderr.splitlines() if "Z removing " not in line]
     assert len(lines) == 1
     assert lines[0].startswith("board_server: ")
     assert words in lines[0]

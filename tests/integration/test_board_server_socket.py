@@ -224,10 +224,10 @@ def test_another_user_is_refused_though_the_socket_is_open_to_all(open_door):
 
 def test_who_connects_does_not_talk_to_another_users_server(open_door, program):
     copy = shutil.copy(program, open_door.work)
-    words = (RUN, copy, "--connect", open_door.path)
-    assert "the socket belongs to another user" in stranger.run(*words)
+    command = (RUN, copy, "--connect", open_door.path)
+    assert "the socket belongs to another user" in stranger.run(*command)
     os.chown(open_door.path, stranger.UID, stranger.UID)  # a foreign owner, or a foreign listener, is enough
-    assert "another user listens there" in stranger.run(*words)
+    assert "another user listens there" in stranger.run(*command)
     with pytest.raises(DeviceError, match="belongs to another user"):
         board_server.dial(LocalShell(), board_server.Server(str(open_door.path), str(program), None), 5)
 
@@ -375,9 +375,9 @@ def test_there_is_nobody_to_connect_to(program, tmp_path):
         (tmp_path / "deaf", "Connection refused"),
         (tmp_path / ("x" * 100), "has more than 107 bytes"),
     ]:
-        done = run(program, "--connect", str(path))
-        assert done.returncode == 2
-        assert words in done.stderr
+        completed = run(program, "--connect", str(path))
+        assert completed.returncode == 2
+        assert words in completed.stderr
 
 
 def test_a_folder_with_a_long_name(program, tmp_path):

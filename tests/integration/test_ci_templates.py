@@ -74,13 +74,13 @@ BASH, SH = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c"], ["sh", "-
 
 def check_installed(environment: Path, install: str, shell: list[str], **variables: str) -> None:
     """Run a template's step of installation, and the `toolchain` that it installed."""
-    done = subprocess.run(
+    completed = subprocess.run(
         [*shell, install],
         cwd=environment.parent.parent,
         env={**os.environ, **variables, "PATH": f"{environment}:{os.environ['PATH']}", "PIP_NO_INDEX": "1"},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert completed.returncode == 0, completed.stdout + completed.stderr
     version = subprocess.run([environment / "toolchain", "--version"], capture_output=True, text=True, check=True)
     assert version.stdout.split()[-1] == __version__
     assert list(environment.parent.glob("lib/python*/site-packages/toolchain/_data/README.md"))
@@ -106,7 +106,7 @@ def test_the_action_has_the_keys_that_github_knows():
         assert "${{" not in step.get("run", "")  # nobody's input becomes a part of a script
     named = set(re.findall(r"inputs\.([a-z-]+)", GITHUB.read_text(encoding="utf-8")))
     assert named == action["inputs"].keys()
-    assert all(one.keys() <= {"description", "required", "default"} for one in action["inputs"].values())
+    assert all(entry.keys() <= {"description", "required", "default"} for entry in action["inputs"].values())
 
 
 def test_the_action_installs_the_checkout_that_it_is_part_of(environment):
@@ -138,9 +138,9 @@ def steps_that_install() -> dict[str, tuple[str, list[str]]]:
 def test_what_an_index_would_answer_is_not_installed(place, template, requirement):
     """A name is whoever's registers it first, and an address without a digest is whatever it has today."""
     script, shell = steps_that_install()[template]
-    done = run(place, script, shell, REQUIREMENT=requirement)
-    assert done.returncode == 2
-    assert requirement in done.stdout + done.stderr
+    completed = run(place, script, shell, REQUIREMENT=requirement)
+    assert completed.returncode == 2
+    assert requirement in completed.stdout + completed.stderr
     assert not (place / "installed").exists()
 
 
@@ -163,8 +163,8 @@ def test_the_action_runs(place, tiny):
     inputs = {name: str(one.get("default", "")) for name, one in action["inputs"].items()}
     inputs |= {"package": str(tiny.folder), "board": "local", "wait": "100"}
     deploy = action["runs"]["steps"][2]
-    done = run(place, deploy["run"], BASH, **given_to(deploy, inputs))
-    assert done.returncode == 0, done.stderr
+    completed = run(place, deploy["run"], BASH, **given_to(deploy, inputs))
+    assert completed.returncode == 0, completed.stderr
     check_reports(place, "deploy.xml")
 
 
@@ -177,10 +177,10 @@ def test_the_action_says_what_the_gate_found(place, code, ends, verdict):
     gate = github()["runs"]["steps"][1]
     inputs = {"package": "new.tar", "base": "old $(touch x).tar", "board": "rpi4", "host": "me@x", "wait": "9"}
     inputs |= {"ssh-key": "secret", "known-hosts": "x ssh-ed25519 A"}
-    done = run(place, gate["run"], BASH, **given_to(gate, inputs))
-    assert done.returncode == ends, done.stderr
+    completed = run(place, gate["run"], BASH, **given_to(gate, inputs))
+    assert completed.returncode == ends, completed.stderr
     assert (place / "output").read_text() == f"verdict={verdict}\n"
-    assert ("::warning::" in done.stdout) == (code == 7)
+    assert ("::warning::" in completed.stdout) == (code == 7)
     words = (place / "words").read_text().splitlines()
     assert words[:8] == ["gate", "new.tar", "--base", "old $(touch x).tar", "--board", "rpi4", "--wait", "9"]
     assert words[8:10] == ["--host", "me@x"]
@@ -208,8 +208,8 @@ def test_the_template_runs(place, tiny, base, code):
     given = {**job["variables"], "PACKAGE": str(tiny.folder), "BOARD": "local", "WAIT": "100"}
     given["REQUIREMENT"] = str(ROOT)
     given["BASE"] = str(tiny.folder) if base else ""
-    done = run(place, "\n".join([*job["before_script"], *job["script"]]), SH, **given)
-    assert done.returncode == code, done.stderr
+    completed = run(place, "\n".join([*job["before_script"], *job["script"]]), SH, **given)
+    assert completed.returncode == code, completed.stderr
     check_reports(place, "gate.xml" if base else "deploy.xml")
     assert (place / "toolchain-report" / "deploy.xml").exists() == (not base)
 
@@ -221,8 +221,8 @@ def test_what_does_not_pass_the_gate_is_not_deployed(place, code):
     job = yaml.safe_load(GITLAB.read_text(encoding="utf-8"))[".toolchain"]
     given = {**job["variables"], "PACKAGE": "new.tar", "BOARD": "rpi4", "BASE": "current"}
     given["REQUIREMENT"] = str(ROOT)
-    done = run(place, "\n".join([*job["before_script"], *job["script"]]), SH, **given)
-    assert done.returncode == code
+    completed = run(place, "\n".join([*job["before_script"], *job["script"]]), SH, **given)
+    assert completed.returncode == code
     assert (place / "words").read_text().split() == (["gate"] if code else ["gate", "deploy"])
     names = [step["name"] for step in github()["runs"]["steps"]]
     assert names.index("Gate") < names.index("Deploy")
@@ -238,10 +238,10 @@ def test_the_projects_of_the_documentation_run(tmp_path, tiny):
     (tmp_path / "test_model.py").write_text(example)
     bundle.pack(tiny, tmp_path / "new.tar")
     argv = [sys.executable, "-m", "pytest", "-p", PLUGIN, "-p", "no:cacheprovider", "--junitxml", "report.xml"]
-    done = subprocess.run(
+    completed = subprocess.run(
         [*argv, "--package", "new.tar", "--wait", "100", "--budget", "0.1"],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout
-    assert "3 passed" in done.stdout
+    assert completed.returncode == 0, completed.stdout
+    assert "3 passed" in completed.stdout
     assert junit.faults(ET.parse(tmp_path / "report.xml").getroot()) == []  # noqa: S314

@@ -175,11 +175,13 @@ def test_bill_of_materials(built):
     document = json.loads(text)
     assert (document["spdxVersion"], document["dataLicense"]) == ("SPDX-2.3", "CC0-1.0")
     image, *packages = document["packages"]
-    assert sorted(f"{one['name']} {one['versionInfo']}" for one in packages) == sorted(listed)
-    identities = [one["SPDXID"] for one in document["packages"]]
+    assert sorted(f"{package['name']} {package['versionInfo']}" for package in packages) == sorted(listed)
+    identities = [package["SPDXID"] for package in document["packages"]]
     assert len(set(identities)) == len(identities)
     contained = {
-        one["relatedSpdxElement"] for one in document["relationships"] if one["relationshipType"] == "CONTAINS"
+        relationship["relatedSpdxElement"]
+        for relationship in document["relationships"]
+        if relationship["relationshipType"] == "CONTAINS"
     }
     assert contained == set(identities) - {image["SPDXID"]}
 
@@ -188,7 +190,7 @@ def test_the_bill_is_told_as_cyclonedx_and_the_build_as_in_toto(built):
     listed = images.run("pynq", ["dpkg-query", "-W", "-f", "${Package} ${Version}\n"]).stdout.splitlines()
     bill = parsed("containers", "inventory", "pynq")
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(json.dumps(bill)) is None
-    assert sorted(f"{one['name']} {one['version']}" for one in bill["components"]) == sorted(listed)
+    assert sorted(f"{component['name']} {component['version']}" for component in bill["components"]) == sorted(listed)
     statement = parsed("containers", "inventory", "pynq", "--provenance")
     assert statement["subject"][0]["digest"]["sha256"] == images.identity("pynq").removeprefix("sha256:")
     assert done("containers", "inventory", "pynq").out.startswith("NAME ")
@@ -199,8 +201,8 @@ def test_a_build_as_builds_are_run(built, tmp_path):
     sources.mkdir()
     output.mkdir()
     (sources / "a.cc").write_text("int main() { return 7; }\n")
-    words = ["arm-linux-gnueabihf-g++", sources / "a.cc", "-o", output / "a", "-static"]
-    images.run("pynq", words, writable=[output], readable=[sources], workdir=output)
+    command = ["arm-linux-gnueabihf-g++", sources / "a.cc", "-o", output / "a", "-static"]
+    images.run("pynq", command, writable=[output], readable=[sources], workdir=output)
     assert (output / "a").read_bytes()[:4] == b"\x7fELF"
     with pytest.raises(BuildError, match="touch failed"):
         images.run("pynq", ["touch", sources / "b"], writable=[output], readable=[sources])
@@ -279,7 +281,9 @@ def test_many_links_are_the_same_bytes_as_one_and_take_one_container(thing, clie
     for folder in folders:
         folder.mkdir()
     starts, run = [], images.run
-    monkeypatch.setattr(images, "run", lambda *words, **options: starts.append(words) or run(*words, **options))
+    monkeypatch.setattr(
+        images, "run", lambda *arguments, **options: starts.append(arguments) or run(*arguments, **options)
+    )
     assert PYNQ.link_all([(folder / "model.so", [thing]) for folder in folders]) == [None] * 8
     assert len(starts) == 1
     assert {(folder / "model.so").read_bytes() for folder in folders} == {(tmp_path / "model.so").read_bytes()}
@@ -378,10 +382,10 @@ def test_an_ndk(ndk, client, tmp_path):
     with another(client, "ndk", image_recipe.recipe("mali"), options) as image:
         driver = images.environment(image.tag)["TVM_NDK_CC"]
         (tmp_path / "a.c").write_text("int a;\n")
-        words = [driver, "-shared", "-fPIC", tmp_path / "a.c", "-o", tmp_path / "a.so"]
-        images.run(image.tag, words, writable=[tmp_path])
+        command = [driver, "-shared", "-fPIC", tmp_path / "a.c", "-o", tmp_path / "a.so"]
+        images.run(image.tag, command, writable=[tmp_path])
         text = images.run(image.tag, ["cat", "/usr/share/edge-toolchain/sbom.spdx.json"]).stdout
-        versions = {one["name"]: one.get("versionInfo") for one in json.loads(text)["packages"]}
+        versions = {package["name"]: package.get("versionInfo") for package in json.loads(text)["packages"]}
     assert versions["android-ndk"] == "0.1.2"
     assert (tmp_path / "a.so").is_file()
 
@@ -413,13 +417,13 @@ def test_the_toolchain_in_its_image(client):
 @contextlib.contextmanager
 def composed(project: str, **environment: str):
     """Run the services of docker/builders.yaml for the time of a block."""
-    words = ["docker-compose", "--project-name", project, "--file", str(resources.ROOT / "docker/builders.yaml")]
+    command = ["docker-compose", "--project-name", project, "--file", str(resources.ROOT / "docker/builders.yaml")]
     how = {"env": {**os.environ, **environment}, "capture_output": True}
-    subprocess.run([*words, "up", "--detach"], check=True, **how)
+    subprocess.run([*command, "up", "--detach"], check=True, **how)
     try:
         yield
     finally:
-        subprocess.run([*words, "down", "--timeout", "5"], check=True, **how)
+        subprocess.run([*command, "down", "--timeout", "5"], check=True, **how)
 
 
 @pytest.mark.nightly

@@ -73,7 +73,7 @@ def only(template: str, layer: Conv, processor: Machine) -> list[templates.Choic
     """List the choices of one template."""
     # Without Winograd's template its variants are left out, too; it computes none of their layers.
     others = frozenset(templates.NAMES) - {template, "winograd" if template.endswith("winograd") else template}
-    return [one.choice for one in templates.candidates(layer, processor, without=others)]
+    return [candidate.choice for candidate in templates.candidates(layer, processor, without=others)]
 
 
 @pytest.fixture(scope="module")
@@ -224,13 +224,13 @@ def mobile() -> onnx.ModelProto:
 )
 def test_a_network_matches_onnxruntime_on_a_virtual_board(net, kind, virtual_boards, tmp_path):
     path = nets.save(net(), tmp_path)
-    seen = toolchain("build", path, "--board", kind.name, "--toolchain", "host", "-o", tmp_path / "bundle")
-    assert seen.code == 0, seen.err
+    outcome = toolchain("build", path, "--board", kind.name, "--toolchain", "host", "-o", tmp_path / "bundle")
+    assert outcome.code == 0, outcome.err
     assert (tmp_path / "bundle" / "graph.txt").read_text().count(LAYER) >= 8, "templates compute it"
-    words = ["--board", kind.name, "--host", virtual_boards.name(kind.name), "--devices", virtual_boards.devices]
-    seen = toolchain("deploy", tmp_path / "bundle", *words, "--threads", 2, "--budget", 0, "--json", "-")
-    assert seen.code == 0, seen.err
-    report = json.loads(seen.out)
+    options = ["--board", kind.name, "--host", virtual_boards.name(kind.name), "--devices", virtual_boards.devices]
+    outcome = toolchain("deploy", tmp_path / "bundle", *options, "--threads", 2, "--budget", 0, "--json", "-")
+    assert outcome.code == 0, outcome.err
+    report = json.loads(outcome.out)
     assert (report["outputs"]["ok"], report["emulated"]) == (True, True)
     assert report["outputs"]["max_rel_diff"] <= 1e-4
 
@@ -239,15 +239,15 @@ def test_a_network_matches_onnxruntime_on_a_virtual_board(net, kind, virtual_boa
 def test_a_quantized_network_runs_in_int8_on_a_virtual_board(kind, virtual_boards, tmp_path):
     """Neither board has dot products."""
     path = nets.save(qdq_nets.quantized(residual(), tmp_path), tmp_path)
-    seen = toolchain("build", path, "--board", kind.name, "--toolchain", "host", "-o", tmp_path / "bundle")
-    assert seen.code == 0, seen.err
+    outcome = toolchain("build", path, "--board", kind.name, "--toolchain", "host", "-o", tmp_path / "bundle")
+    assert outcome.code == 0, outcome.err
     graph = (tmp_path / "bundle" / "graph.txt").read_text()
     assert graph.count("quantized_conv") >= 6
     assert '\\"kind\\":\\"conv' not in graph, "no convolution is left in floats"
-    words = ["--board", kind.name, "--host", virtual_boards.name(kind.name), "--devices", virtual_boards.devices]
-    seen = toolchain("deploy", tmp_path / "bundle", *words, "--threads", 2, "--budget", 0, "--json", "-")
-    assert seen.code == 0, seen.err
-    assert json.loads(seen.out)["outputs"]["ok"]
+    options = ["--board", kind.name, "--host", virtual_boards.name(kind.name), "--devices", virtual_boards.devices]
+    outcome = toolchain("deploy", tmp_path / "bundle", *options, "--threads", 2, "--budget", 0, "--json", "-")
+    assert outcome.code == 0, outcome.err
+    assert json.loads(outcome.out)["outputs"]["ok"]
 
 
 # --- the code --------------------------------------------------------------------------------------------------

@@ -17,10 +17,10 @@ def test_rows_and_their_number(name, tmp_path):
     model = nets.save(proto, tmp_path)
     scenes = np.stack([detector_nets.scene(share) for share in SHARES])
     np.save(tmp_path / "x.npy", scenes[2])
-    words = ["--board", "local", "--root", tmp_path / "device"]
-    done("deploy", model, *words, "--input", tmp_path / "x.npy", "--budget", 0)
+    options = ["--board", "local", "--root", tmp_path / "device"]
+    done("deploy", model, *options, "--input", tmp_path / "x.npy", "--budget", 0)
     np.savez(tmp_path / "every.npz", x=scenes)
-    parsed("run", *words, "--input", tmp_path / "every.npz", "-o", tmp_path / "y.npz")
+    parsed("run", *options, "--input", tmp_path / "every.npz", "-o", tmp_path / "y.npz")
     found = np.load(tmp_path / "y.npz")
     for at, scene in enumerate(scenes):
         for value, wanted in zip(proto.graph.output, detector_nets.expected(proto, scene), strict=True):

@@ -49,22 +49,22 @@ class User:
             "TOOLCHAIN_DEVICES": str(self.folder / "devices.toml"),
         }
 
-    def start(self, *words: object) -> subprocess.Popen[str]:
-        argv = [*TOOLCHAIN, *map(str, words)]
+    def start(self, *arguments: object) -> subprocess.Popen[str]:
+        argv = [*TOOLCHAIN, *map(str, arguments)]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
         return subprocess.Popen(argv, env=self.environment, cwd=ROOT, text=True, **pipes)
 
-    def run(self, *words: object) -> tuple[int, str]:
+    def run(self, *arguments: object) -> tuple[int, str]:
         """Run a command of the toolchain; return its exit code and what it said."""
-        with self.start(*words) as process:
+        with self.start(*arguments) as process:
             out, err = process.communicate(timeout=LIMIT_S)
         return process.returncode, out + err
 
-    def insist(self, *words: object) -> list[str]:
+    def insist(self, *arguments: object) -> list[str]:
         """Run a command again and again for as long as the board is busy; return what it said each time."""
         told, deadline = [], time.monotonic() + LIMIT_S
         while time.monotonic() < deadline:
-            code, text = self.run(*words)
+            code, text = self.run(*arguments)
             told.append(text)
             if code != BUSY:
                 assert code == 0, text
@@ -210,8 +210,8 @@ def test_two_farms_tune_and_a_third_one_deploys_at_once(farms, tiny):
     """Each waits or is told who is there, and no trial is measured beside other work."""
     told: dict[str, Sequence[str]] = {}
 
-    def insist(user: User, what: str, *words: object) -> threading.Thread:
-        thread = threading.Thread(target=lambda: told.update({what: user.insist(*words)}), daemon=True)
+    def insist(user: User, what: str, *arguments: object) -> threading.Thread:
+        thread = threading.Thread(target=lambda: told.update({what: user.insist(*arguments)}), daemon=True)
         thread.start()
         return thread
 

@@ -178,7 +178,7 @@ def test_files(two):
 
 def test_up_again_changes_nothing(two):
     with boards.its_cache(two.cache):
-        assert fleet.up({"rpi4": 1}) == tuple(one for one in two.boards if one.board == "rpi4")
+        assert fleet.up({"rpi4": 1}) == tuple(board for board in two.boards if board.board == "rpi4")
         assert fleet.status() == two.boards
 
 
@@ -187,7 +187,7 @@ def test_the_number_is_reached_and_a_stopped_board_comes_back(own, engine):
     with open_shell(first[0].name, config=options_of(own)) as shell:
         shell.run("echo kept > /data/note")
     engine.containers.get(f"edge-{first[0].name}").kill()
-    assert [one.running for one in fleet.status()] == [False]
+    assert [machine.running for machine in fleet.status()] == [False]
     known = (own / "known_hosts").read_text()
     told: list[str] = []
     second = fleet.up({"pynq": 2}, told.append)
@@ -401,7 +401,7 @@ def test_machines(own_machines, engine):
     for pid in processes(own_machines):
         os.kill(pid, signal.SIGKILL)
     wait_until(lambda: processes(own_machines) == [])
-    assert [one.running for one in fleet.status()] == [False, False]
+    assert [machine.running for machine in fleet.status()] == [False, False]
     assert fleet.up({"rpi4": 1, "pynq": 1}, kernel=True) == first
     for one in first:
         with open_shell(one.name, config=options_of(own_machines)) as shell:

@@ -69,10 +69,10 @@ def surroundings(lab, monkeypatch):
 @pytest.fixture
 def farm(surroundings):
     """Serve both devices; whatever a test does to them, the next one finds them well."""
-    seen = toolchain("farm", "up", "--json")
-    assert seen.code == 0, seen.err
+    outcome = toolchain("farm", "up", "--json")
+    assert outcome.code == 0, outcome.err
     until(lambda: states() == {"a": "free", "b": "free"})
-    return json.loads(seen.out)
+    return json.loads(outcome.out)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -88,7 +88,7 @@ def _ended(lab):
 @contextlib.contextmanager
 def session(lease: Lease, name: str) -> Iterator[socket.socket]:
     """Open a session; a server that was killed just now may take the greeting along."""
-    key = next(one.key for one in lease.boards if one.name == name)
+    key = next(board.key for board in lease.boards if board.name == name)
     deadline = time.monotonic() + SOON_S
     while time.monotonic() < deadline:
         with lease.dial(name, SOON_S) as link:
@@ -108,11 +108,13 @@ def can_be_used(lease: Lease, name: str) -> bool:
 
 
 def test_up_and_status(farm):
-    assert [one["state"] for one in farm["boards"]] == ["free", "free"]
-    assert [one["fault"] for one in farm["boards"]] == [None, None]
-    seen = toolchain("farm", "status")
-    assert " ".join(seen.out.splitlines()[0].split()) == "NAME BOARD STATE CLIENT LEASE LAST TRIAL TEMP FAILURES NOTES"
-    assert seen.out.splitlines()[1].split()[:3] == ["a", "bench", "free"]
+    assert [board["state"] for board in farm["boards"]] == ["free", "free"]
+    assert [board["fault"] for board in farm["boards"]] == [None, None]
+    outcome = toolchain("farm", "status")
+    assert (
+        " ".join(outcome.out.splitlines()[0].split()) == "NAME BOARD STATE CLIENT LEASE LAST TRIAL TEMP FAILURES NOTES"
+    )
+    assert outcome.out.splitlines()[1].split()[:3] == ["a", "bench", "free"]
     before = daemon()
     assert toolchain("farm", "up", "a").code == 0
     assert daemon() == before
@@ -138,8 +140,8 @@ def test_one_device_goes_and_comes(lab, farm):
 def test_a_device_that_cannot_be_reached(lab, farm):
     other = lab.folder / "other.toml"
     other.write_text(f'[devices.c]\nboard = "bench"\nhost = "me@127.0.0.1:{sshd.free_port()}"\n')
-    seen = toolchain("farm", "up", "--devices", other)
-    assert (seen.code, "cannot be reached" in seen.err) == (4, True), seen.err
+    outcome = toolchain("farm", "up", "--devices", other)
+    assert (outcome.code, "cannot be reached" in outcome.err) == (4, True), outcome.err
     assert states() == {"a": "free", "b": "free", "c": "lost"}
     assert "cannot be reached" in toolchain("farm", "status").out
     with pytest.raises(DeviceError) as caught:
@@ -153,7 +155,7 @@ def test_a_device_that_cannot_be_reached(lab, farm):
 
 def test_a_lease(farm):
     with leases.lease("bench", who="a test") as lease:
-        assert [one.name for one in lease.boards] == ["a", "b"]
+        assert [board.name for board in lease.boards] == ["a", "b"]
         assert lease.alive
         with session(lease, "a"):
             until(lambda: status()["a"]["session_since"])
@@ -161,14 +163,14 @@ def test_a_lease(farm):
         lease.report_trial("a", "conv2d", ok=True, seconds=1.5, celsius=45.0)
         lease.report_state("b", "quarantined", 3)
         until(lambda: states() == {"a": "leased", "b": "quarantined"})
-        seen = status()
-        assert "a test" in seen["a"]["hold"]["who"]
-        assert (seen["a"]["trial"]["what"], seen["a"]["celsius"], seen["b"]["failures"]) == ("conv2d", 45.0, 3)
+        outcome = status()
+        assert "a test" in outcome["a"]["hold"]["who"]
+        assert (outcome["a"]["trial"]["what"], outcome["a"]["celsius"], outcome["b"]["failures"]) == ("conv2d", 45.0, 3)
         with pytest.raises(DeviceError) as caught:
             leases.lease("bench")
         assert "a test" in caught.value.details
-        seen = toolchain("farm", "lock", "a")
-        assert (seen.code, "a test" in seen.err) == (75, True), seen.err
+        outcome = toolchain("farm", "lock", "a")
+        assert (outcome.code, "a test" in outcome.err) == (75, True), outcome.err
     assert not lease.alive
     until(lambda: set(states().values()) == {"free"})
 
@@ -210,8 +212,8 @@ def test_a_killed_client_gives_its_boards_back(farm):
         assert set(states().values()) == {"leased"}
         kill(victim)
         with leases.lease("bench") as lease:
-            assert [one.name for one in lease.boards] == ["a", "b"]
-            assert all(can_be_used(lease, one.name) for one in lease.boards)
+            assert [board.name for board in lease.boards] == ["a", "b"]
+            assert all(can_be_used(lease, board.name) for board in lease.boards)
     until(lambda: set(states().values()) == {"free"})
 
 
@@ -220,7 +222,7 @@ def test_lock_and_release(farm):
     assert states()["a"] == "locked"
     assert toolchain("farm", "lock", "a").code == 75
     with leases.lease("bench") as lease:
-        assert [one.name for one in lease.boards] == ["b"]
+        assert [board.name for board in lease.boards] == ["b"]
     assert toolchain("farm", "release", "a").code == 0
     until(lambda: set(states().values()) == {"free"})
 
@@ -242,8 +244,8 @@ def test_a_command_has_a_board_for_itself(farm, tmp_path):
         raise SystemExit(7)
     """
     words = shlex.join([sys.executable, "-c", textwrap.dedent(code)])
-    seen = toolchain("farm", "lock", "b", "--", "sh", "-c", f"({words})")
-    assert seen.code == 7, seen.err
+    outcome = toolchain("farm", "lock", "b", "--", "sh", "-c", f"({words})")
+    assert outcome.code == 7, outcome.err
     assert (tmp_path / "found").read_text() == "b"
     until(lambda: set(states().values()) == {"free"})
 
@@ -255,8 +257,8 @@ def test_a_stuck_lease_is_ended_by_its_owner(lab, farm):
     """An idle session blocks its board no longer than anybody likes, and does not come back."""
     victim, _ = client(CLIENT)
     try:
-        seen = toolchain("farm", "release", "a")
-        assert (seen.code, "leased by" in seen.out, "the victim" in seen.out) == (0, True, True), seen.err
+        outcome = toolchain("farm", "release", "a")
+        assert (outcome.code, "leased by" in outcome.out, "the victim" in outcome.out) == (0, True, True), outcome.err
         until(lambda: states() == {"a": "free", "b": "leased"})
         with leases.lease("bench", ["a"]) as lease:
             assert can_be_used(lease, "a")
@@ -304,7 +306,7 @@ def test_servers_have_limits(lab, farm):
 
 def test_a_key_is_nowhere_to_be_read(lab, farm):
     with leases.lease("bench") as lease, session(lease, "a"):
-        keys = [one.key for one in lease.boards]
+        keys = [board.key for board in lease.boards]
         seen = [toolchain("farm", "status").out, toolchain("farm", "status", "--json").out, repr(lease.boards)]
         for process in Path("/proc").glob("[0-9]*"):
             for name in ("cmdline", "environ"):
@@ -363,8 +365,10 @@ def test_another_user_is_turned_away_though_a_door_was_left_open(farm):
         for path in doors:
             path.chmod(doors[path] | (0o066 if path.is_socket() else 0o011))
         assert stranger.run(ASK, folder / protocol.SOCKET) == "b''"
-        seen = toolchain("farm", "status")
-        assert (seen.code, "other users can access" in seen.err, "chmod 700" in seen.err) == (5, True, True), seen.err
+        outcome = toolchain("farm", "status")
+        assert (outcome.code, "other users can access" in outcome.err, "chmod 700" in outcome.err) == (5, True, True), (
+            outcome.err
+        )
     finally:
         for path, mode in doors.items():
             path.chmod(mode)
@@ -389,8 +393,8 @@ def test_a_folder_of_another_users_is_not_used(lab, monkeypatch):
         stranger.run("os.mkdir(sys.argv[1], 0o700)", shared / "serving")
         monkeypatch.setenv("TOOLCHAIN_CACHE", str(shared))
         for words in (["status"], ["lock", "a"], ["release", "a"], ["down"]):
-            seen = toolchain("farm", *words)
-            assert (seen.code, "belongs to another user" in seen.err) == (5, True), (words, seen.err)
+            outcome = toolchain("farm", *words)
+            assert (outcome.code, "belongs to another user" in outcome.err) == (5, True), (words, outcome.err)
 
 
 # --- what goes wrong ---
@@ -477,7 +481,7 @@ def test_a_daemon_of_ones_own(lab):
     told: list[str] = []
     with leases.private(places(lab), told.append) as folder:
         with leases.lease("bench", folder=folder) as lease:
-            assert [type(one) for one in lease.boards] == [LeasedBoard] * 2
+            assert [type(board) for board in lease.boards] == [LeasedBoard] * 2
             assert can_be_used(lease, "a")
         mine = board_servers(lab)
     assert {"a: serves", "b: serves"} <= set(told)

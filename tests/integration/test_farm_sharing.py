@@ -62,8 +62,8 @@ def farm(lab, monkeypatch):
 
 
 def up(*names: str) -> None:
-    seen = toolchain("farm", "up", *names)
-    assert seen.code == 0, seen.err
+    outcome = toolchain("farm", "up", *names)
+    assert outcome.code == 0, outcome.err
 
 
 @contextlib.contextmanager
@@ -91,13 +91,13 @@ def test_a_second_farm_sees_a_leased_device_as_busy_and_never_measures_beside(fa
             with pytest.raises(BusyError, match="the first"):
                 leases.lease("bench", ["a"], wait=0.5)
             for words in (["farm", "lock", "a"], ["tune", "mlp", "--board", "bench", "--host", "a"]):
-                seen = toolchain(*words)
-                assert (seen.code, "the first" in seen.err) == (75, True), seen.err
+                outcome = toolchain(*words)
+                assert (outcome.code, "the first" in outcome.err) == (75, True), outcome.err
             assert states() == {"a": "busy"}
             assert toolchain("farm", "up").code == 0  # it serves the device as well as it can be served
             assert "the first" in status()["a"]["fault"]["message"]
         with leases.lease("bench", ["a"], who="the second") as mine:
-            assert [one.name for one in mine.boards] == ["a"]
+            assert [board.name for board in mine.boards] == ["a"]
 
 
 # --- a client that is stopped ---
@@ -148,9 +148,9 @@ def test_a_stopped_client_loses_its_boards_and_learns_it_when_it_wakes_up(farm):
 class Tuning:
     """A `toolchain tune` that lasts until it is ended."""
 
-    def __init__(self, folder: Path, *words: str) -> None:
+    def __init__(self, folder: Path, *arguments: str) -> None:
         self.records, self.log = folder / "records.jsonl", folder / "log"
-        argv = [*TOOLCHAIN, *TUNE, "--records", str(self.records), *words]
+        argv = [*TOOLCHAIN, *TUNE, "--records", str(self.records), *arguments]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(argv, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
@@ -160,7 +160,7 @@ class Tuning:
     def measured_on(self) -> set[str]:
         if not self.records.exists():
             return set()
-        return {one.board for one in RecordFile(self.records).read().trials}
+        return {trial.board for trial in RecordFile(self.records).read().trials}
 
 
 @pytest.fixture

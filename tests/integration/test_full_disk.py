@@ -25,10 +25,10 @@ def disk(tmp_path):
     require_mounts()
     point = tmp_path / "disk"
     point.mkdir()
-    done = subprocess.run(
+    completed = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={SIZE_MIB}m", "tmpfs", point], capture_output=True, check=False
     )
-    require_mounts(possible=done.returncode == 0)
+    require_mounts(possible=completed.returncode == 0)
     try:
         yield point
     finally:

@@ -27,10 +27,10 @@ def readers(tmp_path_factory):
     for room, parser in (("sounds", "sounds"), ("pictures", "decoders")):
         rooms = [resources.RUNTIME / name for name in ("steps", room)]
         sources = [path for each in rooms for path in sorted(each.glob("*.cc")) if path.name != "host.cc"]
-        words = [fuzzing.COMPILER, "-std=c++17", "-O1", "-fsanitize=fuzzer,address,undefined"]
-        words += ["-fno-sanitize-recover=all", f"-I{resources.RUNTIME}", f"-I{fuzzing.SOURCES}", *sources]
-        words += [fuzzing.SOURCES / "parsers" / f"{parser}.cc", "-ldl", "-o", folder / parser]
-        subprocess.run(words, check=True)
+        command = [fuzzing.COMPILER, "-std=c++17", "-O1", "-fsanitize=fuzzer,address,undefined"]
+        command += ["-fno-sanitize-recover=all", f"-I{resources.RUNTIME}", f"-I{fuzzing.SOURCES}", *sources]
+        command += [fuzzing.SOURCES / "parsers" / f"{parser}.cc", "-ldl", "-o", folder / parser]
+        subprocess.run(command, check=True)
     return folder
 
 
@@ -66,8 +66,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) { return
 def test_a_finding_is_told_with_its_file(tmp_path):
     require("a compiler with a fuzzer", "clang libclang-rt-14-dev", fuzzing.is_there())
     (tmp_path / "faulty.cc").write_text(FAULTY)
-    words = [fuzzing.COMPILER, "-fsanitize=fuzzer,address", tmp_path / "faulty.cc", "-o", tmp_path / "json"]
-    subprocess.run(words, check=True)
+    command = [fuzzing.COMPILER, "-fsanitize=fuzzer,address", tmp_path / "faulty.cc", "-o", tmp_path / "json"]
+    subprocess.run(command, check=True)
     done = fuzzing.run(tmp_path, "json", tmp_path, ["-runs=2000"])
     assert len(done.findings) == 1, done.log
     assert done.findings[0].is_file()
@@ -76,7 +76,7 @@ def test_a_finding_is_told_with_its_file(tmp_path):
 
 
 def test_a_parser_that_there_is_not_is_named():
-    words = [sys.executable, "-m", "tests.support.fuzzing", "--only", "json,jason"]
-    done = subprocess.run(words, check=False, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 2
-    assert "there is no parser jason: there are" in done.stderr
+    command = [sys.executable, "-m", "tests.support.fuzzing", "--only", "json,jason"]
+    completed = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT)
+    assert completed.returncode == 2
+    assert "there is no parser jason: there are" in completed.stderr

@@ -48,11 +48,11 @@ class Rack:
             "TOOLCHAIN_DEVICES": str(self.folder / "devices.toml"),
         }
 
-    def labgrid(self, *words: str, user: str = "ann") -> tuple[int, str]:
+    def labgrid(self, *arguments: str, user: str = "ann") -> tuple[int, str]:
         environment = {**self.environment, "LG_USERNAME": user}
-        argv = [BIN / "labgrid-client", *words]
-        found = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60, check=False)
-        return found.returncode, found.stdout + found.stderr
+        argv = [BIN / "labgrid-client", *arguments]
+        completed = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        return completed.returncode, completed.stdout + completed.stderr
 
     def owner(self) -> str:
         """Return who has the place; empty if nobody has."""
@@ -61,15 +61,15 @@ class Rack:
         found = re.search(r"acquired: (\S+)", said)
         return "" if found is None or found[1] == "None" else found[1]
 
-    def start(self, *words: object) -> subprocess.Popen[str]:
+    def start(self, *arguments: object) -> subprocess.Popen[str]:
         key = self.boards.servers["a"].key_file
-        argv = [*TOOLCHAIN, *map(str, words), "--board", KIND, "--place", "rack", "-i", key]
+        argv = [*TOOLCHAIN, *map(str, arguments), "--board", KIND, "--place", "rack", "-i", key]
         argv += ["--root", self.boards.folder / "store-a"]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
         return subprocess.Popen(argv, env=self.environment, cwd=self.folder, text=True, **pipes)
 
-    def run(self, *words: object) -> tuple[int, str]:
-        with self.start(*words) as process:
+    def run(self, *arguments: object) -> tuple[int, str]:
+        with self.start(*arguments) as process:
             out, err = process.communicate(timeout=LIMIT_S)
         return process.returncode, out + err
 
@@ -196,11 +196,11 @@ def test_a_session_of_tests_at_a_place(rack, package, tmp_path):
         f'[devices.rack]\nboard = "{KIND}"\nhost = "x"\nemulated = true\nssh_config = "config"\n'
         f'root = "{rack.boards.folder}/store-a"\n'
     )
-    found = subprocess.run(
+    completed = subprocess.run(
         [*argv, "--place", "rack", "--devices", "devices.toml"],
         env=rack.environment, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
-    assert found.returncode == 0, found.stdout + found.stderr
+    assert completed.returncode == 0, completed.stdout + completed.stderr
 
 
 # --- what is wrong ---------------------------------------------------------------------------------------------------
@@ -255,9 +255,9 @@ def test_options_that_exclude_each_other(rack, words):
     environment = {name: value for name, value in rack.environment.items() if name != "TOOLCHAIN_BOARDS"}
     if "local" not in words:
         environment = rack.environment
-    found = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert found.returncode == 2
-    assert "cannot be combined" in found.stderr
+    completed = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert completed.returncode == 2
+    assert "cannot be combined" in completed.stderr
 
 
 def test_without_labgrid(monkeypatch):

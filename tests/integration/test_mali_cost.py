@@ -95,11 +95,11 @@ def test_refused_kernels_end_the_command_when_all_was_said(compiler: Root, tmp_p
     del compiler
     source, page = tmp_path / "broken.cl", tmp_path / "costs.html"
     source.write_text(BROKEN, encoding="utf-8")
-    found = toolchain("inspect", "kernels", source, "--gpu", "Mali-G610", "--gpu", "g610", "--html", page)
-    assert found.code == 3
-    assert "files on g610: 1 kernels, 0 of them spill, 1 are refused" in found.out
-    assert "refuses 1 of 1 kernels" in found.err
-    assert "nothing" in found.err
+    outcome = toolchain("inspect", "kernels", source, "--gpu", "Mali-G610", "--gpu", "g610", "--html", page)
+    assert outcome.code == 3
+    assert "files on g610: 1 kernels, 0 of them spill, 1 are refused" in outcome.out
+    assert "refuses 1 of 1 kernels" in outcome.err
+    assert "nothing" in outcome.err
     bogus = toolchain("inspect", "kernels", source, "--gpu", "g610", "--cl-option", "-bogus", "--json")
     assert bogus.code == 3
     assert json.loads(bogus.out)[0]["failed"] == 1
@@ -109,11 +109,11 @@ def test_the_command_says_it_all(compiler: Root, tmp_path: Path) -> None:
     del compiler  # it is there
     source, page = tmp_path / "mine.cl", tmp_path / "costs.html"
     source.write_text(LOADS, encoding="utf-8")
-    found = toolchain("inspect", "kernels", source, "--gpu", "g610", "--json", "--html", page)
-    (costs,) = json.loads(found.out)
+    outcome = toolchain("inspect", "kernels", source, "--gpu", "g610", "--json", "--html", page)
+    (costs,) = json.loads(outcome.out)
     assert costs["gpu"] == "g610"
     assert costs["stamp"].startswith("modelled (Mesa 25.")
-    assert {one["name"]: one["item"]["load_store"] for one in costs["kernels"]} == {
+    assert {kernel["name"]: kernel["item"]["load_store"] for kernel in costs["kernels"]} == {
         "nest": 12866.0,
         "two": 105.0,
         "unrolled": 4.0,
@@ -129,9 +129,9 @@ def test_a_network_without_kernels_for_a_gpu_is_refused(tmp_path: Path) -> None:
     graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "same", ends[:1], ends[1:])
     path = tmp_path / "same.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-    found = toolchain("inspect", "kernels", path, "--board", "rk3588")
-    assert found.code == 2
-    assert "has no kernel for a GPU" in found.err
+    outcome = toolchain("inspect", "kernels", path, "--board", "rk3588")
+    assert outcome.code == 2
+    assert "has no kernel for a GPU" in outcome.err
 
 
 def test_an_older_backend_finds_nothing_of_todays_but_the_model_of_costs(tmp_path: Path) -> None:
@@ -208,11 +208,11 @@ def test_a_kernel_is_ranked_without_a_board_and_found_by_those_who_ask_for_that(
 ) -> None:
     del compiler
     monkeypatch.setenv("TOOLCHAIN_RECORDS", str(tmp_path))
-    words = ("mlp", "--board", "rk3588", "--op", "3", "--trials", 3, "--tuner", "random", "--modelled", "--json")
-    found = json.loads(toolchain("tune", *words).out)
-    assert found["modelled"].startswith("modelled (Mesa 25.")
-    assert found["emulated"] is True
-    (task,) = found["tasks"]
+    command = ("mlp", "--board", "rk3588", "--op", "3", "--trials", 3, "--tuner", "random", "--modelled", "--json")
+    report = json.loads(toolchain("tune", *command).out)
+    assert report["modelled"].startswith("modelled (Mesa 25.")
+    assert report["emulated"] is True
+    (task,) = report["tasks"]
     assert task["best_s"] <= task["untuned_s"]
     costed = json.loads(toolchain("tasks", "mlp", "--board", "rk3588", "--op", "3", "--cost", "--json").out)
     assert costed[0]["modelled"]["ms"] == pytest.approx(task["untuned_s"] * 1e3)

@@ -465,8 +465,8 @@ def tracker():
 
 def test_a_board_behind_a_tracker(server_program, kernels, tmp_path):
     with tracker() as port, contextlib.ExitStack() as stack:
-        words = ["--port", "0", "--work-dir", tmp_path, "--tracker", f"{LOOPBACK}:{port}", "--key", "rpi4"]
-        process = stack.enter_context(started([server_program, *words]))
+        options = ["--port", "0", "--work-dir", tmp_path, "--tracker", f"{LOOPBACK}:{port}", "--key", "rpi4"]
+        process = stack.enter_context(started([server_program, *options]))
         stack.callback(process.kill)
         place = TrackerPlace("rpi4", (LOOPBACK, port), "rpi4", HERE, emulated=True)
         rules = dataclasses.replace(RULES, open_s=30, patience_s=60)
@@ -479,8 +479,8 @@ def test_a_board_behind_a_tracker(server_program, kernels, tmp_path):
 def test_tvms_own_server_serves_with_a_warning(kernels):
     with tracker() as port:
         own = free_port()
-        words = ["tvm.exec.rpc_server", "--host", LOOPBACK, "--port", str(own), "--port-end", str(own + 1)]
-        with python_process(*words, "--tracker", f"{LOOPBACK}:{port}", "--key", "rpi4"):
+        command = ["tvm.exec.rpc_server", "--host", LOOPBACK, "--port", str(own), "--port-end", str(own + 1)]
+        with python_process(*command, "--tracker", f"{LOOPBACK}:{port}", "--key", "rpi4"):
             place = TrackerPlace("rpi4", (LOOPBACK, port), "rpi4", HERE)
             rules = dataclasses.replace(RULES, open_s=60, slack_s=5, canary_s=30, patience_s=60)
             options = dataclasses.replace(QUICK, timeout_s=20)

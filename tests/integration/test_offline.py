@@ -90,11 +90,11 @@ def test_every_shell_makes_the_store_of_a_deploy(shell, kind, tiny, tiny_run, pr
         script = updates.written(tiny, program, tmp_path / "update", folder=True).path
     looked = device.apply(script, "--check", "--root", root)
     assert (looked.returncode, root.exists()) == (0, False), looked.stderr
-    done = device.apply(script, "--root", root, "--json")
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert (told["result"], told["release"], told["root"]) == ("applied", f"sha256:{tiny.digest}", str(root))
-    assert told["outputs"]["max_rel"] <= told["outputs"]["tolerance"]
+    completed = device.apply(script, "--root", root, "--json")
+    assert completed.returncode == 0, completed.stderr
+    report = json.loads(completed.stdout)
+    assert (report["result"], report["release"], report["root"]) == ("applied", f"sha256:{tiny.digest}", str(root))
+    assert report["outputs"]["max_rel"] <= report["outputs"]["tolerance"]
     assert bundles.whole_release(root) == tiny.digest
     assert everything(root) == deployed
     again = device.apply(script, "--root", root)
@@ -105,12 +105,12 @@ def test_every_shell_makes_the_store_of_a_deploy(shell, kind, tiny, tiny_run, pr
 def test_a_host_goes_on_where_an_update_was_applied(tiny, program, bulky, bulky_runs, tiny_run, root):
     """Nothing is sent again, and there is something to go back to."""
     for script, made in ((tiny_run, tiny), (bulky_runs[0], bulky[0])):
-        done = Device().apply(script, "--root", root, "--keep", 2)
-        assert done.returncode == 0, done.stderr
+        completed = Device().apply(script, "--root", root, "--keep", 2)
+        assert completed.returncode == 0, completed.stderr
         assert bundles.whole_release(root) == made.digest
     shell = LocalShell()
-    done = deploys.deploy(bulky[0], program, shell, Store(shell, str(root)))
-    assert (done.changed, done.transfer.blobs_sent) == (False, 0)
+    completed = deploys.deploy(bulky[0], program, shell, Store(shell, str(root)))
+    assert (completed.changed, completed.transfer.blobs_sent) == (False, 0)
     assert toolchain("rollback", "--root", root).code == 0
     assert bundles.whole_release(root) == tiny.digest
     listed = json.loads(toolchain("status", "--releases", "--root", root, "--json").out)
@@ -122,9 +122,9 @@ def test_a_host_goes_on_where_an_update_was_applied(tiny, program, bulky, bulky_
 
 def test_what_was_deployed_is_already_current(tiny, program, tiny_run, root):
     deploy_client.plain_deploy(tiny, program, root)
-    done = Device().apply(tiny_run, "--root", root, "--json")
-    told = json.loads(done.stdout)
-    assert (told["result"], told["unpacked_kib"]) == ("current", 0)
+    completed = Device().apply(tiny_run, "--root", root, "--json")
+    report = json.loads(completed.stdout)
+    assert (report["result"], report["unpacked_kib"]) == ("current", 0)
 
 
 def test_only_so_many_activations_stay(bulky, bulky_runs, root):
@@ -142,9 +142,9 @@ def test_a_release_on_trial_is_taken_back_first(shell, tiny, tiny_run, bulky, bu
     for script in (bulky_runs[0], tiny_run):
         assert device.apply(script, "--root", root).returncode == 0
     (root / "trial").write_text(f"2 1 0\nreadlink {root}/current >{tmp_path}/restarted\n")
-    done = device.apply(tiny_run, "--root", root, "--json")
-    assert "the release was taken back first" in done.stderr
-    assert json.loads(done.stdout)["result"] == "applied"
+    completed = device.apply(tiny_run, "--root", root, "--json")
+    assert "the release was taken back first" in completed.stderr
+    assert json.loads(completed.stdout)["result"] == "applied"
     assert (tmp_path / "restarted").read_text() == "generations/1\n"
     assert not (root / "trial").exists()
     assert bundles.whole_release(root) == tiny.digest
@@ -155,8 +155,8 @@ def test_a_damaged_blob_is_mended(tiny, tiny_run, root):
     params = root / "current" / bundling.PARAMS
     params.chmod(0o644)
     params.write_bytes(b"x" + params.read_bytes()[1:])
-    done = Device().apply(tiny_run, "--root", root)
-    assert (done.returncode, "already current" in done.stderr) == (0, True), done.stderr
+    completed = Device().apply(tiny_run, "--root", root)
+    assert (completed.returncode, "already current" in completed.stderr) == (0, True), completed.stderr
     assert bundles.whole_release(root) == tiny.digest
 
 
@@ -165,19 +165,19 @@ def test_the_boards_root_is_the_logins_home(tiny, tiny_run, tmp_path):
     assert device.apply(tiny_run).returncode == 0
     assert bundles.whole_release(tmp_path / ".local/share/edge-toolchain") == tiny.digest
     homeless = {name: value for name, value in os.environ.items() if name != "HOME"}
-    done = Device(environment=homeless).apply(tiny_run)
-    assert (done.returncode, "choose another folder with --root" in done.stderr) == (USAGE, True)
+    completed = Device(environment=homeless).apply(tiny_run)
+    assert (completed.returncode, "choose another folder with --root" in completed.stderr) == (USAGE, True)
 
 
 def test_an_update_is_taken_back(tiny, bulky, tiny_run, bulky_runs, root):
     refused(Device().apply(tiny_run, "--root", root, "--rollback", "--keep", "x"), USAGE)
     assert Device().apply(tiny_run, "--root", root).returncode == 0
     refused(Device().apply(tiny_run, "--root", root, "--rollback"), DEVICE, "there is no previous release")
-    done = Device().apply(bulky_runs[0], "--root", root, "--json")
-    assert json.loads(done.stdout)["before"] == f"sha256:{tiny.digest}"
+    completed = Device().apply(bulky_runs[0], "--root", root, "--json")
+    assert json.loads(completed.stdout)["before"] == f"sha256:{tiny.digest}"
     for result in ("back", "other"):
-        done = Device().apply(bulky_runs[0], "--root", root, "--rollback", "--json")
-        assert (done.returncode, json.loads(done.stdout)["result"]) == (0, result), done.stderr
+        completed = Device().apply(bulky_runs[0], "--root", root, "--rollback", "--json")
+        assert (completed.returncode, json.loads(completed.stdout)["result"]) == (0, result), completed.stderr
         assert bundles.whole_release(root) == tiny.digest
 
 
@@ -214,8 +214,8 @@ def test_the_application_follows_an_update(shell, named_run, place, tmp_path, ro
         (first, "current", first_digest),
         (second, "applied", second_digest),
     ):
-        done = device.apply(script, "--root", root, "--json")
-        assert (done.returncode, json.loads(done.stdout)["result"]) == (0, result), done.stderr
+        completed = device.apply(script, "--root", root, "--json")
+        assert (completed.returncode, json.loads(completed.stdout)["result"]) == (0, result), completed.stderr
         assert place.running()[1] == digest
     refused(
         device.apply(bad, "--root", root), VERIFICATION, "did not become healthy within 2 s",
@@ -223,8 +223,8 @@ def test_the_application_follows_an_update(shell, named_run, place, tmp_path, ro
     )  # fmt: skip
     assert place.runs(second_digest, 10)
     assert bundles.whole_release(root) == second_digest
-    done = device.apply(second, "--root", root, "--rollback")
-    assert done.returncode == 0, done.stderr
+    completed = device.apply(second, "--root", root, "--rollback")
+    assert completed.returncode == 0, completed.stderr
     assert place.running()[1] == first_digest
     assert not (root / "trial").exists()
 
@@ -241,12 +241,12 @@ def test_the_command_takes_the_application_of_a_device(tiny, place, tmp_path, ro
         f'[devices.cam]\nboard = "x86_64"\nhost = "cam"\nroot = "{root}"\n'
         f'[devices.cam.run]\nrestart = "{place.restart}"\nhealth = "{place.health}"\n'
     )
-    words = ("package", made.folder, "-o", tmp_path / "cam.run", "--devices", tmp_path / "devices.toml")
-    seen = toolchain(*words, "--host", "can")
-    assert (seen.code, "did you mean cam?" in seen.err) == (USAGE, True), seen.err
-    assert toolchain(*words, "--host", "cam").code == 0
-    done = Device().apply(tmp_path / "cam.run")
-    assert done.returncode == 0, done.stderr
+    command = ("package", made.folder, "-o", tmp_path / "cam.run", "--devices", tmp_path / "devices.toml")
+    outcome = toolchain(*command, "--host", "can")
+    assert (outcome.code, "did you mean cam?" in outcome.err) == (USAGE, True), outcome.err
+    assert toolchain(*command, "--host", "cam").code == 0
+    completed = Device().apply(tmp_path / "cam.run")
+    assert completed.returncode == 0, completed.stderr
     assert (bundles.whole_release(root), place.running()[1]) == (made.digest, made.digest)
 
 
@@ -269,8 +269,8 @@ def test_a_trial_that_broke_off_is_taken_back_first(named_run, tiny_run, place, 
     for script in (first, named_run("second")[0]):
         assert Device().apply(script, "--root", root).returncode == 0
     (root / "trial").write_text(f"2 1 1700000000\n{place.restart}\n")
-    done = Device().apply(tiny_run, "--root", root, "--rollback")
-    assert "the release was taken back first" in done.stderr
+    completed = Device().apply(tiny_run, "--root", root, "--rollback")
+    assert "the release was taken back first" in completed.stderr
     assert bundles.whole_release(root) == digest
     assert place.runs(digest, 10)
 
@@ -278,10 +278,10 @@ def test_a_trial_that_broke_off_is_taken_back_first(named_run, tiny_run, place, 
 # --- what does not fit -----------------------------------------------------------------------------------------------
 
 
-def refused(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
+def refused(done: subprocess.CompletedProcess[str], code: int, *arguments: str) -> None:
     assert done.returncode == code, done.stderr
     assert "error: " in done.stderr
-    for word in words:
+    for word in arguments:
         assert word in done.stderr
 
 
@@ -302,8 +302,8 @@ def for_musl(tiny, program, tmp_path):
 
 def test_an_update_for_musl(for_musl, tmp_path, root):
     device = Device().with_tool(tmp_path / "tools", "getconf", 'echo "musl libc (x86_64)"')
-    done = device.apply(for_musl, "--root", root)
-    assert done.returncode == 0, done.stderr
+    completed = device.apply(for_musl, "--root", root)
+    assert completed.returncode == 0, completed.stderr
 
 
 @pytest.mark.parametrize("case", UNFIT)
@@ -312,9 +312,9 @@ def test_a_device_that_it_does_not_fit_is_left_alone(case, check, tiny_run, for_
     tool, text, code, words = UNFIT[case]
     device = Device().with_tool(tmp_path / "tools", tool, text)
     script = for_musl if case == "no musl" else tiny_run
-    done = device.apply(script, "--root", root, "--json", *check)
-    refused(done, code, words)
-    assert json.loads(done.stdout)["error"]["exit_code"] == code
+    completed = device.apply(script, "--root", root, "--json", *check)
+    refused(completed, code, words)
+    assert json.loads(completed.stdout)["error"]["exit_code"] == code
     assert bundles.whole_release(root) is None
 
 
@@ -330,8 +330,8 @@ def test_a_missing_tool_is_named(tool, tiny_run, tmp_path, root):
     device = updates.device("busybox", tmp_path)
     (tmp_path / "busybox-tools" / tool).unlink()
     # busybox's own shell runs its own tools whatever PATH says.
-    done = Device(("/usr/bin/dash",), device.environment).apply(tiny_run, "--root", root)
-    refused(done, DEVICE, f"this device lacks {tool}")
+    completed = Device(("/usr/bin/dash",), device.environment).apply(tiny_run, "--root", root)
+    refused(completed, DEVICE, f"this device lacks {tool}")
     assert not root.exists()
 
 
@@ -346,8 +346,8 @@ def test_other_outputs_than_the_references_are_refused(tiny, program, bulky, bul
     refused(Device().apply(script, "--root", root), VERIFICATION, "from the reference", "0.0099")
     assert bundles.whole_release(root) == bulky[0].digest
     assert list((root / "run").iterdir()) == []
-    done = Device().apply(script, "--root", root, "--tolerance", "0.1")
-    assert done.returncode == 0, done.stderr
+    completed = Device().apply(script, "--root", root, "--tolerance", "0.1")
+    assert completed.returncode == 0, completed.stderr
     assert bundles.whole_release(root) == tiny.digest
 
 
@@ -386,10 +386,10 @@ def test_rows_in_another_order_are_judged_as_by_a_deploy(head, program, tmp_path
     (ranking,) = reference.rankings
     bundling.Reference("another order", reference.inputs, {"found": rows}, rankings=(ranking,)).save(made.folder)
     script = updates.written(made, program, tmp_path / "update.run").path
-    done = Device().apply(script, "--root", root)
-    assert (done.returncode == 0) is ok, done.stderr
+    completed = Device().apply(script, "--root", root)
+    assert (completed.returncode == 0) is ok, completed.stderr
     if not ok:
-        refused(done, VERIFICATION, "from the reference")
+        refused(completed, VERIFICATION, "from the reference")
     by_host = rankings.compare(reference.outputs, {"found": rows}, (ranking,))
     assert by_host.ok is ok
 
@@ -418,8 +418,8 @@ def test_without_a_reference_it_only_has_to_run(tiny, program, tmp_path, root):
     with pytest.raises(VerificationError, match="has no reference outputs"):
         updates.written(made, program, tmp_path / "update.run")
     script = updates.written(made, program, tmp_path / "update.run", unchecked=True).path
-    done = Device().apply(script, "--root", root, "--json")
-    assert (done.returncode, json.loads(done.stdout)["outputs"]) == (0, None)
+    completed = Device().apply(script, "--root", root, "--json")
+    assert (completed.returncode, json.loads(completed.stdout)["outputs"]) == (0, None)
     assert "UNCHECKED" in toolchain("status", "--root", root).out
 
 
@@ -429,9 +429,9 @@ def test_a_name_that_is_a_program_is_only_a_name(tiny, program, tmp_path, root):
         bundles.variant(tiny, tmp_path / "several-lines", {}, name=f"{evil}\n\x1b[2J")
     made = bundles.variant(tiny, tmp_path / "made", {}, name=evil)
     script = updates.written(made, program, tmp_path / "update.run").path
-    done = Device().apply(script, "--root", root, "--json")
-    assert done.returncode == 0, done.stderr
-    assert "`; touch" in json.loads(done.stdout)["model"]
+    completed = Device().apply(script, "--root", root, "--json")
+    assert completed.returncode == 0, completed.stderr
+    assert "`; touch" in json.loads(completed.stdout)["model"]
     assert not (tmp_path / "evil").exists()
 
 
@@ -483,9 +483,9 @@ def test_a_truncated_file_is_refused(shell, tiny_run, tmp_path, root):
     path = tmp_path / "cut.run"
     for size in (20, 100, 300, 600, 2000, payload - 3000, payload, payload + 700, len(data) // 2, len(data) - 1):
         path.write_bytes(data[:size])
-        done = device.apply(path, "--root", root)
-        assert done.returncode != 0, (size, done.stderr)
-        assert "cut.run" in done.stderr
+        completed = device.apply(path, "--root", root)
+        assert completed.returncode != 0, (size, completed.stderr)
+        assert "cut.run" in completed.stderr
         assert not root.exists()
 
 
@@ -517,8 +517,8 @@ def test_a_damaged_folder_is_refused(what, tiny, program, tmp_path, root):
 
 def test_it_is_not_applied_from_a_pipe(tiny_run, root):
     with tiny_run.open("rb") as stream:
-        done = subprocess.run(["sh", "-s", "--", "--root", root], stdin=stream, capture_output=True, check=False)
-    assert done.returncode == VERIFICATION
+        completed = subprocess.run(["sh", "-s", "--", "--root", root], stdin=stream, capture_output=True, check=False)
+    assert completed.returncode == VERIFICATION
     assert not root.exists()
 
 
@@ -530,12 +530,14 @@ def test_it_is_not_applied_from_a_pipe(tiny_run, root):
 def test_it_waits_for_no_deploy_and_says_whose(shell, check, tiny, tiny_run, tmp_path, root):
     device = updates.device(shell, tmp_path)
     with stores.client(root):
-        done = device.apply(tiny_run, "--root", root, *check)
-        refused(done, BUSY, "this device is busy: in use by the other one: a deploy", "s by now; the last sign of life")
+        completed = device.apply(tiny_run, "--root", root, *check)
+        refused(
+            completed, BUSY, "this device is busy: in use by the other one: a deploy", "s by now; the last sign of life"
+        )
         assert bundles.whole_release(root) is None
     assert stores.soon(lambda: is_free(root))  # the shell of the killed client ends a moment after it
-    done = device.apply(tiny_run, "--root", root)
-    assert done.returncode == 0, done.stderr
+    completed = device.apply(tiny_run, "--root", root)
+    assert completed.returncode == 0, completed.stderr
     assert bundles.whole_release(root) == tiny.digest
 
 
@@ -639,8 +641,8 @@ def test_kills(way, bulky, bulky_runs, program, root, capsys):
         if index % 2:
             deploy_client.plain_deploy(new, program, root)
         else:
-            done = device.apply(bulky_runs[0], "--root", root, "--keep", 1)
-            assert done.returncode == 0, done.stderr
+            completed = device.apply(bulky_runs[0], "--root", root, "--keep", 1)
+            assert completed.returncode == 0, completed.stderr
         assert bundles.whole_release(root) == new.digest
         assert len(list((root / "releases").iterdir())) == 1
         assert list((root / "blobs" / "partial").iterdir()) == list((root / "run").iterdir()) == []
@@ -664,8 +666,8 @@ def test_power_cuts(tmp_path, bulky, bulky_runs):
             process.kill()
         with disk.mounted():
             assert bundles.whole_release(root) in {old.digest, new.digest}
-            done = device.apply(bulky_runs[index % 2], "--root", root, "--keep", 1)
-            assert done.returncode == 0, done.stderr
+            completed = device.apply(bulky_runs[index % 2], "--root", root, "--keep", 1)
+            assert completed.returncode == 0, completed.stderr
             assert bundles.whole_release(root) == new.digest
 
 
@@ -703,9 +705,9 @@ def test_root_does_not_take_over_somebodys_store(tiny, tiny_run, nobody, tmp_pat
         "--user nobody",
     )
     assert not root.exists()
-    done = Device().apply(script, "--root", root, "--user", "nobody", "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["result"] == "applied"
+    completed = Device().apply(script, "--root", root, "--user", "nobody", "--json")
+    assert completed.returncode == 0, completed.stderr
+    assert json.loads(completed.stdout)["result"] == "applied"
     assert {path.lstat().st_uid for path in root.rglob("*")} == {pwd.getpwnam("nobody").pw_uid}
     assert bundles.whole_release(root) == tiny.digest
     assert Device().apply(tiny_run, "--root", nobody / "roots", "--user", "root").returncode == 0
@@ -732,8 +734,8 @@ def closed(folder, update):
 @pytest.mark.parametrize("shell", ["dash", "bash"])
 def test_an_update_that_only_root_can_read_is_lent(shell, tiny, tiny_run, nobody, tmp_path):
     script, root = closed(tmp_path / "closed", tiny_run), nobody / "my device"
-    done = Device((shell,)).apply(script, "--root", root, "--user", "nobody", "--json")
-    assert (done.returncode, json.loads(done.stdout)["result"]) == (0, "applied"), done.stderr
+    completed = Device((shell,)).apply(script, "--root", root, "--user", "nobody", "--json")
+    assert (completed.returncode, json.loads(completed.stdout)["result"]) == (0, "applied"), completed.stderr
     assert bundles.whole_release(root) == tiny.digest
     assert {path.lstat().st_uid for path in root.rglob("*")} == {pwd.getpwnam("nobody").pw_uid}
     refused(
@@ -767,10 +769,10 @@ def test_the_command_writes_the_same_bytes_again(tiny, tmp_path, root):
     ]
     assert (tmp_path / "one.run").read_bytes() == (tmp_path / "two.run").read_bytes()
     assert told[0]["update"] == told[1]["update"]
-    done = Device().apply(tmp_path / "one.run", "--root", root, "--json")
-    assert json.loads(done.stdout)["update"] == told[0]["update"]
-    seen = toolchain("package", package, "--as", "offline", "-o", f"{tmp_path}/folder/")
-    assert seen.code == 0, seen.err
+    completed = Device().apply(tmp_path / "one.run", "--root", root, "--json")
+    assert json.loads(completed.stdout)["update"] == told[0]["update"]
+    outcome = toolchain("package", package, "--as", "offline", "-o", f"{tmp_path}/folder/")
+    assert outcome.code == 0, outcome.err
     assert Device().apply(tmp_path / "folder" / "install.sh", "--root", root).returncode == 0
 
 
@@ -779,8 +781,8 @@ def test_the_command_replaces_nothing_but_an_update(tiny, tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter").touch()
     for target in ("thesis.txt", "thesis", "no/such/folder.run"):
-        seen = toolchain("package", tiny.folder, "--as", "offline", "-o", tmp_path / target)
-        assert seen.code == USAGE, seen.err
+        outcome = toolchain("package", tiny.folder, "--as", "offline", "-o", tmp_path / target)
+        assert outcome.code == USAGE, outcome.err
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
     for target in ("update.run", "folder/", "update.run", "folder/"):
         assert toolchain("package", tiny.folder, "--as", "offline", "-o", f"{tmp_path}/{target}").code == 0
@@ -790,7 +792,7 @@ def test_the_command_replaces_nothing_but_an_update(tiny, tmp_path):
 def test_its_archive_can_be_looked_into(tiny, tiny_run, tmp_path):
     begin = tiny_run.read_bytes().index(b"ustar") // 512
     listing = f"tail -c +{begin * 512 + 1} '{tiny_run}' | tar -t"
-    shown = subprocess.run(["sh", "-c", listing], capture_output=True, text=True, check=True)
-    names = shown.stdout.split()
+    completed = subprocess.run(["sh", "-c", listing], capture_output=True, text=True, check=True)
+    names = completed.stdout.split()
     assert f"blobs/{tiny.manifest.files[bundling.PARAMS].sha256}" in names
     assert names == sorted(names)

@@ -22,8 +22,8 @@ KINDS = {
 
 def mirror() -> str:
     """Return the address of the mirror that this system takes Debian's packages from."""
-    words = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Label: Debian"]
-    return subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()[0]
+    command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Label: Debian"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[0]
 
 
 @pytest.mark.parametrize("triple", KINDS)
@@ -39,5 +39,5 @@ def test_start(triple, tmp_path):
     subprocess.run([*made, "bullseye", tmp_path / "root", source], check=True, timeout=300)
     assert (tmp_path / "root" / "lib" / triple / f"libc-{GLIBC}.so").is_file()
     for program in (device_runtime.build(name, triple, machine) for name in device_runtime.PROGRAMS):
-        done = subprocess.run([*words, program.path, "--version"], capture_output=True, text=True, check=False)
-        assert (done.returncode, machine in done.stdout) == (0, True), done
+        completed = subprocess.run([*words, program.path, "--version"], capture_output=True, text=True, check=False)
+        assert (completed.returncode, machine in completed.stdout) == (0, True), completed

@@ -49,13 +49,15 @@ class Bench:
     base: Path
     folder: Path
 
-    def start(self, *words: object) -> subprocess.Popen[str]:
+    def start(self, *arguments: object) -> subprocess.Popen[str]:
         environment = {**self.boards.environment, "TOOLCHAIN_RECORDS": str(self.folder / "records")}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
-        return subprocess.Popen([*TOOLCHAIN, *map(str, words)], env=environment, cwd=self.folder, text=True, **pipes)
+        return subprocess.Popen(
+            [*TOOLCHAIN, *map(str, arguments)], env=environment, cwd=self.folder, text=True, **pipes
+        )
 
-    def run(self, *words: object) -> tuple[int, str, str]:
-        with self.start(*words) as process:
+    def run(self, *arguments: object) -> tuple[int, str, str]:
+        with self.start(*arguments) as process:
             out, err = process.communicate(timeout=LIMIT_S)
         return process.returncode, out, err
 

@@ -94,8 +94,8 @@ def network(request, tmp_path_factory) -> Bundle:
 
 
 def built(name: str, kind: str, folder: Path) -> Bundle:
-    seen = toolchain("build", source(name, folder), "--board", kind, "-o", folder / "bundle")
-    assert seen.code == 0, seen.err
+    outcome = toolchain("build", source(name, folder), "--board", kind, "-o", folder / "bundle")
+    assert outcome.code == 0, outcome.err
     return bundle.load(folder / "bundle")
 
 
@@ -111,9 +111,9 @@ def source(name: str, folder: Path) -> str:
 @pytest.mark.parametrize("network", OVER_SSH, indirect=True)
 def test_a_network_over_ssh(farm, network):
     where = ["--board", BOARD, "--host", farm.name(BOARD), "--devices", farm.devices]
-    seen = toolchain("deploy", network.folder, *where, "--budget", 0, "--json", "-")
-    assert seen.code == 0, seen.err
-    report = json.loads(seen.out)
+    outcome = toolchain("deploy", network.folder, *where, "--budget", 0, "--json", "-")
+    assert outcome.code == 0, outcome.err
+    report = json.loads(outcome.out)
     assert (report["outputs"]["ok"], report["emulated"]) == (True, True)
     assert report["outputs"]["max_rel_diff"] <= LIMIT
 
@@ -142,14 +142,14 @@ def test_the_second_start_compiles_nothing(farm, tmp_path):
     Whatever the runner compiles from source it keeps in a new file, so the same files mean that it compiled nothing.
     """
     where = ["--board", BOARD, "--host", farm.name(BOARD), "--devices", farm.devices]
-    seen = toolchain("deploy", built("classifier", BOARD, tmp_path).folder, *where, "--budget", 0)
-    assert seen.code == 0, seen.err
+    outcome = toolchain("deploy", built("classifier", BOARD, tmp_path).folder, *where, "--budget", 0)
+    assert outcome.code == 0, outcome.err
     kept = []
     with open_shell(farm.name(BOARD), config=SshOptions(config_file=farm.config, agent=False)) as shell:
         for forgotten in ("~/.cache", "~/.cache/pocl", "~/.cache/edge-toolchain/opencl"):
             shell.run(f"rm -rf {forgotten}")
-            seen = toolchain("bench", *where, "--budget", 0)
-            assert seen.code == 0, seen.err
+            outcome = toolchain("bench", *where, "--budget", 0)
+            assert outcome.code == 0, outcome.err
             kept.append(shell.run("ls -i ~/.cache/edge-toolchain/opencl").stdout.split())
     first, second, anew = kept
     assert len(first) > 2
@@ -181,9 +181,9 @@ def test_the_manuals_tutorial(farm, tmp_path, monkeypatch):
     said = {}
     for words in tutorial():
         here = [farm.name(BOARD) if "@" in word else word for word in words]
-        seen = toolchain(*here, *ADDED.get(words[0], []))
-        assert seen.code == 0, f"{words}: {seen.err}"
-        said[words[0]] = seen
+        outcome = toolchain(*here, *ADDED.get(words[0], []))
+        assert outcome.code == 0, f"{words}: {outcome.err}"
+        said[words[0]] = outcome
     assert list(said) == ["hardware", "tasks", "tune", "build", "deploy"]
     assert re.search(r"\d+ units, \d+ threads and \d+ KiB per block", said["hardware"].out)
     assert "22 tasks" in said["tasks"].out
@@ -200,13 +200,13 @@ def test_the_manuals_tutorial(farm, tmp_path, monkeypatch):
 def test_a_board_without_opencl_keeps_its_release(farm, tmp_path):
     name, login = farm.name(PLAIN), ["--ssh-config", farm.config]
     where = ["--board", PLAIN, "--host", name, *login]
-    seen = toolchain("deploy", built("mlp", PLAIN, tmp_path).folder, *where, "--budget", 0)
-    assert seen.code == 0, seen.err
+    outcome = toolchain("deploy", built("mlp", PLAIN, tmp_path).folder, *where, "--budget", 0)
+    assert outcome.code == 0, outcome.err
     before = toolchain("status", "--releases", *where).out
-    seen = toolchain("deploy", "mlp", "--board", BOARD, "--host", name, *login, "--budget", 0)
-    assert seen.code == 4
-    assert "lacks the library of OpenCL" in seen.err
-    assert "libopencl1" in seen.err, "the hint names what brings it"
+    outcome = toolchain("deploy", "mlp", "--board", BOARD, "--host", name, *login, "--budget", 0)
+    assert outcome.code == 4
+    assert "lacks the library of OpenCL" in outcome.err
+    assert "libopencl1" in outcome.err, "the hint names what brings it"
     assert toolchain("status", "--releases", *where).out == before
-    seen = toolchain("doctor", "--board", BOARD, "--host", name, *login)
-    assert (seen.code, "library of OpenCL" in seen.out) == (3, True)
+    outcome = toolchain("doctor", "--board", BOARD, "--host", name, *login)
+    assert (outcome.code, "library of OpenCL" in outcome.out) == (3, True)

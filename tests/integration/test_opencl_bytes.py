@@ -109,7 +109,7 @@ def _compiled(case: Case, folder: Any) -> None:
     }
     proto = nets.model(nodes, [value("x", case.shape, case.kind)], [value("y", wanted.shape)], held)
     kernels = opencl_campaign.compiled(proto, folder, half=False)
-    assert any("int8" in str(one.name_hint) for one in kernels.get_global_vars())
+    assert any("int8" in str(variable.name_hint) for variable in kernels.get_global_vars())
     np.savez(folder / "given.npz", data)
     np.savez(folder / "wanted.npz", wanted)
 
@@ -282,11 +282,11 @@ CHAINS = int(os.environ.get("TOOLCHAIN_OPENCL_CHAINS", "2"))
 def _chained(seed: int, folder: Any, kind: type[Chain] = Chain) -> None:
     """Compile a chain, and write beside it what ONNX Runtime makes of it to the letter."""
     made = kind(seed)
-    results = {one.name: one for one in made.results}  # the last one is there twice, if all are
+    results = {result.name: result for result in made.results}  # the last one is there twice, if all are
     proto = nets.model(made.nodes, [value("x", made.shape, made.kind)], list(results.values()), made.held)
     kernels = opencl_campaign.compiled(proto, folder, half=False)
-    names = [str(one.name_hint) for one in kernels.get_global_vars()]
-    assert not any("quantize" in one.replace("requantize", "") for one in names)  # all in the kernels of layers
+    names = [str(variable.name_hint) for variable in kernels.get_global_vars()]
+    assert not any("quantize" in name.replace("requantize", "") for name in names)  # all in the kernels of layers
     random = np.random.default_rng(seed)
     limits = np.iinfo(made.kind)
     data = random.integers(limits.min, limits.max + 1, made.shape).astype(made.kind)
@@ -323,8 +323,10 @@ def run(name, folders, plugin):
 
 @pytest.mark.parametrize("name", [pytest.param(opencl_runtimes.POCL, marks=pytest.mark.nightly), opencl_runtimes.INTEL])
 def test_sums_are_numpys_to_the_bit(name, folders, plugin):
-    seen = run(name, folders, plugin)
-    assert [(one.name, one.difference, one.fault) for one in seen] == [(one.name, 0.0, "") for one in folders]
+    completed = run(name, folders, plugin)
+    assert [(result.name, result.difference, result.fault) for result in completed] == [
+        (folder.name, 0.0, "") for folder in folders
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -344,8 +346,10 @@ def instructed(tmp_path_factory):
 
 @pytest.mark.nightly
 def test_a_device_that_has_the_instructions_uses_them_and_sums_are_the_same(instructed, plugin):
-    seen = run(opencl_runtimes.RUSTICL, instructed, plugin)
-    assert [(one.name, one.difference, one.fault) for one in seen] == [(one.name, 0.0, "") for one in instructed]
+    completed = run(opencl_runtimes.RUSTICL, instructed, plugin)
+    assert [(result.name, result.difference, result.fault) for result in completed] == [
+        (one.name, 0.0, "") for one in instructed
+    ]
 
 
 @pytest.mark.nightly

@@ -190,6 +190,6 @@ def test_hardware_says_it_too(kind, tmp_path, monkeypatch):
     opencl.require_opencl()
     for variable, value in FAULTS[kind].env.items():
         monkeypatch.setenv(variable, value)
-    seen = toolchain("hardware", "--board", "opencl-local", "--root", tmp_path)
-    assert seen.code == 4
-    assert told()[kind][0] in seen.err
+    outcome = toolchain("hardware", "--board", "opencl-local", "--root", tmp_path)
+    assert outcome.code == 4
+    assert told()[kind][0] in outcome.err

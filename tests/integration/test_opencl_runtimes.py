@@ -17,8 +17,8 @@ from tests.support.nets import node, value
     ("name", "options", "most"),
     [
         *(
-            (one, [], 1e-5) if one == opencl_runtimes.OCLGRIND else nightly.left(one, [], 1e-5)
-            for one in opencl_runtimes.NAMES
+            (name, [], 1e-5) if name == opencl_runtimes.OCLGRIND else nightly.left(name, [], 1e-5)
+            for name in opencl_runtimes.NAMES
         ),
         *((opencl_runtimes.INTEL, [option], 2e-2) for option in ("--float16", "--half-sums")),
     ],
@@ -32,9 +32,9 @@ def test_a_network_is_right_on_each(name, options, most, tmp_path, monkeypatch):
     for variable, text in environment.items():
         monkeypatch.setenv(variable, text)
     words = ["--board", "opencl-local", "--root", tmp_path / "root", "--budget", 0, "--json", "-"]
-    seen = toolchain("deploy", "mlp", *words, *options)
-    assert seen.code == 0, seen.err
-    difference = json.loads(seen.out)["outputs"]["max_rel_diff"]
+    outcome = toolchain("deploy", "mlp", *words, *options)
+    assert outcome.code == 0, outcome.err
+    difference = json.loads(outcome.out)["outputs"]["max_rel_diff"]
     assert difference <= most
     assert (difference > 1e-5) == bool(options)  # half precision is none that is as good as single
     assert not log.exists() or not log.read_text()
@@ -49,8 +49,8 @@ def intel(tmp_path, monkeypatch):
     def deployed(proto, option, **said: int):
         for variable, text in (opencl_runtimes.environment(opencl_runtimes.INTEL) | shim.env(**said)).items():
             monkeypatch.setenv(variable, text)
-        words = ["--board", "opencl-local", "--root", tmp_path / "root", "--budget", 0, "--json", "-", option]
-        return toolchain("deploy", nets.save(proto, tmp_path), *words)
+        options = ["--board", "opencl-local", "--root", tmp_path / "root", "--budget", 0, "--json", "-", option]
+        return toolchain("deploy", nets.save(proto, tmp_path), *options)
 
     return deployed
 
@@ -104,17 +104,17 @@ def _small_between(scale):
     ids=["large-in-single", "large-in-half", "small", "small-in-half", "smaller-in-half", "small-between"],
 )
 def test_sums_that_half_precision_could_not_hold_are_right(intel, proto, option, most):
-    seen = intel(proto, option, small_halves=1)
-    assert seen.code == 0, seen.err
-    assert json.loads(seen.out)["outputs"]["max_rel_diff"] <= most
+    outcome = intel(proto, option, small_halves=1)
+    assert outcome.code == 0, outcome.err
+    assert json.loads(outcome.out)["outputs"]["max_rel_diff"] <= most
 
 
 def test_half_sums_need_a_device_that_keeps_the_smallest_halves(intel):
-    seen = intel(_large_sums(), "--half-sums")
-    assert seen.code == 4
-    assert "has no CL_FP_DENORM for halves, so it takes numbers below 2^-14 for zero" in seen.err
-    assert "build with --float16 instead of --half-sums" in seen.err
-    assert "importing" not in seen.err
+    outcome = intel(_large_sums(), "--half-sums")
+    assert outcome.code == 4
+    assert "has no CL_FP_DENORM for halves, so it takes numbers below 2^-14 for zero" in outcome.err
+    assert "build with --float16 instead of --half-sums" in outcome.err
+    assert "importing" not in outcome.err
 
 
 @pytest.mark.parametrize(("name", "activation"), [(opencl_runtimes.POCL, "uint8"), (opencl_runtimes.INTEL, "int8")])
@@ -125,7 +125,7 @@ def test_layers_on_bytes_are_as_good_as_single_precision(name, activation, tmp_p
     onnx.save(qdq_nets.quantized(qdq_nets.residual(), tmp_path, activation, reduce_range=True), path)
     for variable, text in opencl_runtimes.environment(name).items():
         monkeypatch.setenv(variable, text)
-    words = ["--board", "opencl-local", "--root", tmp_path / "root", "--budget", 0, "--json", "-"]
-    seen = toolchain("deploy", path, *words)
-    assert seen.code == 0, seen.err
-    assert json.loads(seen.out)["outputs"]["max_rel_diff"] <= 1e-6
+    options = ["--board", "opencl-local", "--root", tmp_path / "root", "--budget", 0, "--json", "-"]
+    outcome = toolchain("deploy", path, *options)
+    assert outcome.code == 0, outcome.err
+    assert json.loads(outcome.out)["outputs"]["max_rel_diff"] <= 1e-6

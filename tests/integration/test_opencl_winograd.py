@@ -68,7 +68,7 @@ def made(request, tmp_path_factory):
         for name, shape in (SHAPES | FIRST).items():
             folder = place / name.replace(" ", "-")
             kernels = opencl_campaign.compiled(network(shape, random), folder, half=False)
-            found[folder] = {one.name_hint for one in kernels.functions}
+            found[folder] = {function.name_hint for function in kernels.functions}
     return found
 
 

@@ -25,11 +25,11 @@ def verdicts():
 
 @pytest.mark.timeout(3600)
 def test_no_case_is_wrong_or_fails_in_another_way(verdicts):
-    assert not [one for one in verdicts if one.kind not in {RIGHT, REFUSED}]
+    assert not [verdict for verdict in verdicts if verdict.kind not in {RIGHT, REFUSED}]
 
 
 def test_nearly_all_are_right(verdicts):
-    counted = collections.Counter(one.kind for one in verdicts if not operator_table.is_exempt(one.name))
+    counted = collections.Counter(verdict.kind for verdict in verdicts if not operator_table.is_exempt(verdict.name))
     assert counted[RIGHT] >= SHARE * counted.total(), counted
 
 

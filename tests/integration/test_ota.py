@@ -35,8 +35,8 @@ class Mender:
     def root(self) -> Path:
         return self.folder / "store"
 
-    def __call__(self, *words: object) -> subprocess.CompletedProcess[str]:
-        argv = ["unshare", "--mount", "sh", "-c", _MENDER, "sh", str(self.folder), *map(str, words)]
+    def __call__(self, *arguments: object) -> subprocess.CompletedProcess[str]:
+        argv = ["unshare", "--mount", "sh", "-c", _MENDER, "sh", str(self.folder), *map(str, arguments)]
         return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
 
 
@@ -125,8 +125,8 @@ def test_mender_refuses_an_artifact_for_another_device(mender, tiny, program, tm
 def test_menders_own_tool_validates_what_the_command_writes(tiny, tmp_path):
     require("mender-artifact", "mender-artifact", present=shutil.which("mender-artifact") is not None)
     path = tmp_path / "update.mender"
-    seen = toolchain("package", tiny.folder, "--as", "mender", "--compatible", "raspberrypi4-64", "-o", path)
-    assert seen.code == 0, seen.err
+    outcome = toolchain("package", tiny.folder, "--as", "mender", "--compatible", "raspberrypi4-64", "-o", path)
+    assert outcome.code == 0, outcome.err
     subprocess.run(["mender-artifact", "validate", path], check=True, capture_output=True)
     shown = subprocess.run(["mender-artifact", "read", path], check=True, capture_output=True, text=True).stdout
     assert "raspberrypi4-64" in shown
@@ -140,8 +140,8 @@ def test_rauc_bundles_what_the_command_writes(tiny, tmp_path):
     """RAUC signs and checks it; its handler is called as RAUC calls it, since a device with slots is none of ours."""
     for tool, package in (("rauc", "rauc"), ("mksquashfs", "squashfs-tools"), ("openssl", "openssl")):
         require(tool, package, present=shutil.which(tool) is not None)
-    seen = toolchain("package", tiny.folder, "--as", "rauc", "-o", f"{tmp_path}/input/")
-    assert seen.code == 0, seen.err
+    outcome = toolchain("package", tiny.folder, "--as", "rauc", "-o", f"{tmp_path}/input/")
+    assert outcome.code == 0, outcome.err
     key, certificate, bundle = tmp_path / "key.pem", tmp_path / "cert.pem", tmp_path / "update.raucb"
     make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=test", "-days", "2"]
     subprocess.run([*make, "-keyout", key, "-out", certificate], check=True, capture_output=True)
@@ -150,6 +150,8 @@ def test_rauc_bundles_what_the_command_writes(tiny, tmp_path):
     extract = ["rauc", "extract", f"--keyring={certificate}", bundle, tmp_path / "extracted"]
     subprocess.run(extract, check=True, capture_output=True)
     environment = {**os.environ, "RAUC_BUNDLE_MOUNT_POINT": str(tmp_path / "extracted"), "HOME": str(tmp_path)}
-    done = subprocess.run([tmp_path / "extracted" / "handler.sh"], env=environment, check=False, capture_output=True)
-    assert done.returncode == 0, done.stderr
+    completed = subprocess.run(
+        [tmp_path / "extracted" / "handler.sh"], env=environment, check=False, capture_output=True
+    )
+    assert completed.returncode == 0, completed.stderr
     assert bundles.whole_release(tmp_path / ".local/share/edge-toolchain") == tiny.digest

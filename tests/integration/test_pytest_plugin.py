@@ -154,8 +154,8 @@ def test_a_release_is_held_against_its_base(boards, package, project, tmp_path):
     """A package with other weights is as fast, and no replacement."""
     base = bundles.reweighted(package, tmp_path / "base", 2)
     folder = project(GATED.format(base=str(base.folder)))
-    words = ("--host", "a", "--package", package.folder, "--budget", "0.1", "-rA", "--timeout", LIMIT_S)
-    code, said = ended(boards.pytest(folder, *words))
+    options = ("--host", "a", "--package", package.folder, "--budget", "0.1", "-rA", "--timeout", LIMIT_S)
+    code, said = ended(boards.pytest(folder, *options))
     assert code == 1, said
     assert "PASSED test_model.py::test_it_is_no_slower" in said, said
     assert "FAILED test_model.py::test_it_computes_the_same" in said, said

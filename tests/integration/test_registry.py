@@ -74,8 +74,8 @@ def test_a_bundle_and_its_package_are_the_same_there(tuned, registry, tmp_path):
     assert (first["blobs_sent"], first["companions"]) == (10, 4)
     assert (second["blobs_sent"], second["blobs_skipped"], second["bytes_sent"]) == (0, 10, 0)
     for name in ("folder", "file"):
-        seen = parsed("pull", registry.address(f"lab/tuned:{name}"), "-o", tmp_path / name)
-        assert seen["address"] == registry.address(f"lab/tuned@sha256:{tuned.digest}")
+        report = parsed("pull", registry.address(f"lab/tuned:{name}"), "-o", tmp_path / name)
+        assert report["address"] == registry.address(f"lab/tuned@sha256:{tuned.digest}")
         assert files_of(tmp_path / name) == files_of(tuned.folder)
 
 
@@ -87,27 +87,35 @@ def test_an_archive_and_the_registry_hold_the_same_blobs(tuned, registry):
 
 def test_a_deploy_from_a_registry_tells_its_digest(tiny, registry, tmp_path):
     done("push", tiny.folder, registry.address("lab/tiny:1"))
-    words = ("--root", tmp_path / "device", "--budget", 0, "--json", tmp_path / "report.json")
-    by_tag = done("deploy", registry.address("lab/tiny:1"), *words)
+    options = ("--root", tmp_path / "device", "--budget", 0, "--json", tmp_path / "report.json")
+    by_tag = done("deploy", registry.address("lab/tiny:1"), *options)
     assert f"lab/tiny:1 is sha256:{tiny.digest}" in by_tag.err
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["bundle_digest"] == f"sha256:{tiny.digest}"
     assert report["stages_s"]["pull"] > 0
     assert "match onnxruntime" in by_tag.out  # the reference came with it
-    done("deploy", registry.address(f"lab/tiny@sha256:{tiny.digest}"), *words)
+    done("deploy", registry.address(f"lab/tiny@sha256:{tiny.digest}"), *options)
     assert made.whole_release(tmp_path / "device") == tiny.digest
 
 
 def test_make_deploys_from_a_registry():
-    words = ["make", "-n", "deploy", "MODEL=oci://127.0.0.1:5000/lab/x@sha256:abc", "VENV=/venv", "-o", "/venv/.ready"]
-    seen = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert '/venv/bin/toolchain deploy "oci://127.0.0.1:5000/lab/x@sha256:abc"' in seen.stdout
+    command = [
+        "make",
+        "-n",
+        "deploy",
+        "MODEL=oci://127.0.0.1:5000/lab/x@sha256:abc",
+        "VENV=/venv",
+        "-o",
+        "/venv/.ready",
+    ]
+    completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert '/venv/bin/toolchain deploy "oci://127.0.0.1:5000/lab/x@sha256:abc"' in completed.stdout
 
 
 def test_a_deploy_keeps_the_bundle_where_it_is_told(tiny, registry, tmp_path):
     done("push", tiny.folder, registry.address("lab/kept:1"))
-    words = ("--root", tmp_path / "device", "--budget", 0, "-o", tmp_path / "kept")
-    done("deploy", registry.address("lab/kept:1"), *words)
+    options = ("--root", tmp_path / "device", "--budget", 0, "-o", tmp_path / "kept")
+    done("deploy", registry.address("lab/kept:1"), *options)
     assert files_of(tmp_path / "kept") == files_of(tiny.folder)
 
 
@@ -145,10 +153,10 @@ def test_oras_pulls_a_whole_bundle(tiny, registry, tmp_path):
     stranger.pull(f"{registry.host}/lab/oras:1", outdir=str(tmp_path / "out"))
     assert {item.name for item in (tmp_path / "out").iterdir()} == {bundle.MANIFEST, *bundle.LAYERS}
     assert bundle.load(tmp_path / "out").digest == tiny.digest
-    words = ("deploy", tmp_path / "out", "--root", tmp_path / "device", "--budget", 0)
-    seen = toolchain(*words)
-    assert (seen.code, "has no reference outputs" in seen.err) == (5, True)
-    assert json.loads(done(*words, "--unchecked", "--json", "-").out)["unchecked"] is True
+    command = ("deploy", tmp_path / "out", "--root", tmp_path / "device", "--budget", 0)
+    outcome = toolchain(*command)
+    assert (outcome.code, "has no reference outputs" in outcome.err) == (5, True)
+    assert json.loads(done(*command, "--unchecked", "--json", "-").out)["unchecked"] is True
     assert "UNCHECKED" in done("status", "--root", tmp_path / "device").out
 
 
@@ -166,19 +174,19 @@ def test_oras_finds_what_accompanies_a_bundle(tiny, registry, tmp_path):
         assert (tmp_path / name).read_bytes() == (tiny.folder / name).read_bytes()
 
 
-def skopeo(*words):
+def skopeo(*arguments):
     require("another client of registries", "skopeo", shutil.which("skopeo") is not None)
-    seen = subprocess.run(["skopeo", "--insecure-policy", *words], capture_output=True, text=True, check=False)
-    assert seen.returncode == 0, seen.stderr
-    return seen.stdout
+    completed = subprocess.run(["skopeo", "--insecure-policy", *arguments], capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout
 
 
 def test_skopeo_copies_a_package_into_a_registry_and_out_of_it(tiny, registry, tmp_path):
     bundle.pack(tiny, tmp_path / "tiny.tar")
     there = f"docker://{registry.host}/lab/skopeo:1"
     skopeo("copy", "--dest-tls-verify=false", f"oci-archive:{tmp_path}/tiny.tar:{tiny.manifest.name}", there)
-    seen = parsed("pull", registry.address("lab/skopeo:1"), "-o", tmp_path / "out")
-    assert seen["digest"] == f"sha256:{tiny.digest}"
+    report = parsed("pull", registry.address("lab/skopeo:1"), "-o", tmp_path / "out")
+    assert report["digest"] == f"sha256:{tiny.digest}"
     assert bundle.load(tmp_path / "out").reference is None  # one image is what it copies
     (tmp_path / "copy").mkdir()
     skopeo("copy", "--src-tls-verify=false", there, f"dir:{tmp_path}/copy")
@@ -190,8 +198,8 @@ def test_an_image_of_somebody_else_is_no_package(registry, tmp_path):
     (tmp_path / "hello.txt").write_text("hello")
     stranger = oras.client.OrasClient(insecure=True)
     stranger.push(f"{registry.host}/lab/hello:1", files=[str(tmp_path / "hello.txt")], disable_path_validation=True)
-    seen = toolchain("pull", registry.address("lab/hello:1"), "-o", tmp_path / "out")
-    assert (seen.code, "does not contain a bundle" in seen.err) == (2, True)
+    outcome = toolchain("pull", registry.address("lab/hello:1"), "-o", tmp_path / "out")
+    assert (outcome.code, "does not contain a bundle" in outcome.err) == (2, True)
 
 
 # --- certificates and logins
@@ -200,18 +208,18 @@ def test_an_image_of_somebody_else_is_no_package(registry, tmp_path):
 def test_an_unknown_certificate_is_not_trusted(guarded, tmp_path):
     """Nor is a registry elsewhere spoken to without one: here it would be, but for --ca with another's certificate."""
     other = registries.certify(tmp_path)
-    seen = toolchain("pull", guarded.address("x:1"), "-o", tmp_path / "out", "--ca", other)
-    assert (seen.code, "certificate" in seen.err, "--ca" in seen.err) == (5, True, True)
+    outcome = toolchain("pull", guarded.address("x:1"), "-o", tmp_path / "out", "--ca", other)
+    assert (outcome.code, "certificate" in outcome.err, "--ca" in outcome.err) == (5, True, True)
 
 
 def test_a_registry_with_tls_is_not_spoken_to_without(guarded, tmp_path):
-    seen = toolchain("pull", guarded.address("x:1"), "-o", tmp_path / "out")
-    assert (seen.code, "--ca" in seen.err) == (4, True)
+    outcome = toolchain("pull", guarded.address("x:1"), "-o", tmp_path / "out")
+    assert (outcome.code, "--ca" in outcome.err) == (4, True)
 
 
 def test_a_registry_without_tls_is_told(registry, guarded, tmp_path):
-    seen = toolchain("pull", registry.address("x:1"), "-o", tmp_path / "out", "--ca", guarded.authorities)
-    assert (seen.code, "does not speak TLS" in seen.err, "--plain-http" in seen.err) == (4, True, True)
+    outcome = toolchain("pull", registry.address("x:1"), "-o", tmp_path / "out", "--ca", guarded.authorities)
+    assert (outcome.code, "does not speak TLS" in outcome.err, "--plain-http" in outcome.err) == (4, True, True)
 
 
 @pytest.mark.usefixtures("logged_in")
@@ -222,18 +230,18 @@ def test_what_docker_login_keeps_lets_in(tiny, guarded, tmp_path):
     assert made.whole_release(tmp_path / "device") == tiny.digest
 
 
-def with_password(guarded, password, *words):
+def with_password(guarded, password, *command):
     """Run the command as a process, whose standard input is the password."""
     options = ["--ca", guarded.authorities, "--username", registries.USER, "--password-stdin"]
-    words = [sys.executable, "-c", MAIN, *words, *options]
-    return subprocess.run(words, input=f"{password}\n", capture_output=True, text=True, check=False, cwd=ROOT)
+    command = [sys.executable, "-c", MAIN, *command, *options]
+    return subprocess.run(command, input=f"{password}\n", capture_output=True, text=True, check=False, cwd=ROOT)
 
 
 def test_a_password_comes_through_standard_input(tiny, guarded):
-    words = ("push", tiny.folder, guarded.address("lab/stdin:1"))
-    seen = with_password(guarded, registries.PASSWORD, *words)
+    command = ("push", tiny.folder, guarded.address("lab/stdin:1"))
+    seen = with_password(guarded, registries.PASSWORD, *command)
     assert seen.returncode == 0, seen.stderr
-    seen = with_password(guarded, "wrong", *words)
+    seen = with_password(guarded, "wrong", *command)
     assert (seen.returncode, "refuses this user" in seen.stderr) == (4, True)
     assert "wrong" not in seen.stderr
 
@@ -263,16 +271,16 @@ def test_a_server_of_tokens_gives_one_for_each_right(tiny, tmp_path, monkeypatch
 
 
 def test_without_a_login_nothing_is_let_in(tiny, guarded):
-    seen = toolchain("push", tiny.folder, guarded.address("lab/none:1"), "--ca", guarded.authorities)
-    assert (seen.code, f"docker login {guarded.host}" in seen.err) == (4, True)
+    outcome = toolchain("push", tiny.folder, guarded.address("lab/none:1"), "--ca", guarded.authorities)
+    assert (outcome.code, f"docker login {guarded.host}" in outcome.err) == (4, True)
 
 
 # --- what goes wrong
 
 
 def test_a_tag_that_is_not_there(registry, tmp_path):
-    seen = toolchain("deploy", registry.address("lab/none:1"), "--root", tmp_path / "device")
-    assert (seen.code, "there is no oci://" in seen.err) == (2, True)
+    outcome = toolchain("deploy", registry.address("lab/none:1"), "--root", tmp_path / "device")
+    assert (outcome.code, "there is no oci://" in outcome.err) == (2, True)
 
 
 @pytest.mark.parametrize("name", ["params.safetensors", "manifest.json"])
@@ -283,10 +291,10 @@ def test_a_blob_that_was_changed_in_the_registry(tiny, registry, tmp_path, name)
     before = stored.read_bytes()
     stored.write_bytes(before.replace(before[-4:-3], b"\xfe"))
     try:
-        seen = toolchain("pull", registry.address("lab/changed:1"), "-o", tmp_path / "out")
+        outcome = toolchain("pull", registry.address("lab/changed:1"), "-o", tmp_path / "out")
     finally:
         stored.write_bytes(before)
-    assert (seen.code, "does not match its digest" in seen.err) == (5, True)
+    assert (outcome.code, "does not match its digest" in outcome.err) == (5, True)
     assert not (tmp_path / "out").exists()
 
 
@@ -304,8 +312,8 @@ def test_an_interrupted_pull_leaves_the_earlier_bundle(tiny, registry, tmp_path)
         address = f"oci://{slow.host}/lab/silent:1"
         done("push", tiny.folder, address)
         shelf.instead = silent
-        words = [sys.executable, "-c", MAIN, "pull", address, "-o", tmp_path / "out"]
-        with subprocess.Popen(words, stderr=subprocess.PIPE, cwd=ROOT) as process:
+        command = [sys.executable, "-c", MAIN, "pull", address, "-o", tmp_path / "out"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, cwd=ROOT) as process:
             while not any("/blobs/" in path for path in slow.paths("GET")):
                 assert process.poll() is None
                 time.sleep(0.02)

@@ -120,19 +120,19 @@ class Release:
     def smoke(self, **files: Path) -> subprocess.CompletedProcess[str]:
         return self.run("--max-runs", "0", **files)
 
-    def fails(self, code: int, *words: str, **files: Path) -> None:
+    def fails(self, code: int, *arguments: str, **files: Path) -> None:
         """Expect one clear line and the exit code from a smoke run, and no output file."""
-        check_fault(self.smoke(**files), code, *words)
+        check_fault(self.smoke(**files), code, *arguments)
         assert not files.get("outputs", self.outputs).is_file()
 
 
-def check_fault(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
+def check_fault(done: subprocess.CompletedProcess[str], code: int, *arguments: str) -> None:
     assert done.returncode == code, done.stderr
     assert done.stdout == ""
     assert done.stderr.startswith("runner: ")
     assert done.stderr.endswith("\n")
     assert done.stderr.count("\n") == 1, done.stderr
-    for word in words:
+    for word in arguments:
         assert word in done.stderr
 
 
@@ -164,9 +164,9 @@ def release(runner, library, tmp_path):
 
 
 def test_version_is_one_json_line(runner):
-    done = subprocess.run([runner, "--version"], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.count("\n") == 1
-    assert json.loads(done.stdout) == {
+    completed = subprocess.run([runner, "--version"], capture_output=True, text=True, check=True, timeout=60)
+    assert completed.stdout.count("\n") == 1
+    assert json.loads(completed.stdout) == {
         "device": "0.1.0",
         "tvm": "0.27.0.post1",
         "tvm_ffi": "0.1.14.post1",
@@ -175,9 +175,9 @@ def test_version_is_one_json_line(runner):
 
 
 def test_help_names_every_option(runner):
-    done = subprocess.run([runner, "--help"], capture_output=True, text=True, check=True, timeout=60)
+    completed = subprocess.run([runner, "--help"], capture_output=True, text=True, check=True, timeout=60)
     for option in ("release", "inputs", "outputs", "report", "warmup-runs", "min-runs", "max-runs", "progress"):
-        assert f"--{option}" in done.stdout
+        assert f"--{option}" in completed.stdout
 
 
 def test_works_from_any_folder(runner, release, tmp_path):
@@ -261,8 +261,8 @@ def test_who_takes_the_cpu_away_is_counted(release):
     cpu = min(os.sched_getaffinity(0))
     other = subprocess.Popen([sys.executable, "-c", f"import os; os.sched_setaffinity(0, {{{cpu}}})\nwhile True: pass"])
     try:
-        words = ("--threads", "1", "--budget-ms", "500", "--max-runs", "10000000")
-        subprocess.run(["taskset", "-c", str(cpu), *release.command(), *words], check=True, timeout=60)
+        options = ("--threads", "1", "--budget-ms", "500", "--max-runs", "10000000")
+        subprocess.run(["taskset", "-c", str(cpu), *release.command(), *options], check=True, timeout=60)
     finally:
         other.kill()
         other.wait()
@@ -366,8 +366,8 @@ def test_wrong_command_line(release, extra, words):
 
 
 def test_missing_option(runner):
-    done = subprocess.run([runner], capture_output=True, text=True, check=False, timeout=60)
-    check_fault(done, USAGE, "--release is missing")
+    completed = subprocess.run([runner], capture_output=True, text=True, check=False, timeout=60)
+    check_fault(completed, USAGE, "--release is missing")
 
 
 def test_unwritable_outputs(release, tmp_path):

@@ -73,10 +73,10 @@ class Device:
         (release / "manifest.json").write_text(json.dumps(manifest))
         for name, arrays in (("in", given), ("expected", expected)):
             tensors.save(self.folder / name, arrays)
-        words = ["--release", release, "--inputs", self.folder / "in", "--outputs", self.folder / "out"]
-        words += ["--report", self.folder / "report", "--max-runs", "0", "--threads", "1"]
-        words += ["--expected", self.folder / "expected", *extra]
-        return subprocess.run([self.runner, *words], capture_output=True, text=True, check=False, timeout=60)
+        options = ["--release", release, "--inputs", self.folder / "in", "--outputs", self.folder / "out"]
+        options += ["--report", self.folder / "report", "--max-runs", "0", "--threads", "1"]
+        options += ["--expected", self.folder / "expected", *extra]
+        return subprocess.run([self.runner, *options], capture_output=True, text=True, check=False, timeout=60)
 
 
 @pytest.fixture
@@ -129,17 +129,17 @@ def test_it_judges_as_the_host_does(device, dtype):
         got = changed(stream, wanted)
         tolerance = (None, 0.0, 0.3)[index % 3]
         extra = () if tolerance is None else ("--tolerance", repr(tolerance))
-        done = device.run(dtype, {"x": got}, {"x": wanted}, *extra, bound=None)
+        completed = device.run(dtype, {"x": got}, {"x": wanted}, *extra, bound=None)
         found = tensors.compare({"x": got}, {"x": wanted}, tolerance)
-        assert done.returncode == (0 if found.ok else DIFFERENT), (got, wanted, tolerance, found, done)
+        assert completed.returncode == (0 if found.ok else DIFFERENT), (got, wanted, tolerance, found, completed)
         verdicts.add(found.ok)
         if found.ok:
-            told = json.loads(done.stdout)
-            assert told["tolerance"] == found.tolerance
-            assert told["max_abs"] == pytest.approx(found.max_abs, rel=1e-15)
-            assert told["max_rel"] == pytest.approx(found.max_rel, rel=1e-15)
+            report = json.loads(completed.stdout)
+            assert report["tolerance"] == found.tolerance
+            assert report["max_abs"] == pytest.approx(found.max_abs, rel=1e-15)
+            assert report["max_rel"] == pytest.approx(found.max_rel, rel=1e-15)
         else:
-            assert f"tolerance {found.tolerance:.3g}" in done.stderr
+            assert f"tolerance {found.tolerance:.3g}" in completed.stderr
     assert verdicts == {True, False}
 
 
@@ -154,9 +154,9 @@ def test_an_output_with_a_bound_is_cut_as_on_the_host(device, axis, count):
         ok = tensors.compare(tensors.cut(given, specs), wanted).ok
     except VerificationError:
         ok = False
-    done = device.run("bound", given, wanted, bound=bound)
+    completed = device.run("bound", given, wanted, bound=bound)
     code = DIFFERENT if 0 <= count <= SHAPE[axis] else FAILED  # what it cannot be is found before
-    assert done.returncode == (0 if ok else code), done
+    assert completed.returncode == (0 if ok else code), completed
     assert ok == (count == 2)
 
 
@@ -168,32 +168,32 @@ def test_what_is_not_alike_is_named(device):
         ({"x": x["x"][:1]}, "float32[3, 4] instead of float32[1, 4]"),
         ({"x": x["x"].astype(np.float64)}, "instead of float64"),
     ):
-        done = device.run("float32", x, expected, bound=None)
-        assert (done.returncode, words in done.stderr) == (DIFFERENT, True), done
+        completed = device.run("float32", x, expected, bound=None)
+        assert (completed.returncode, words in completed.stderr) == (DIFFERENT, True), completed
     assert not (device.folder / "out").exists()
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "nan", "1e-3x"])
 def test_a_wrong_tolerance_is_refused(device, text):
     x = {"x": np.ones(SHAPE, np.float32)}
-    done = device.run("float32", x, x, "--tolerance", text, bound=None)
-    assert done.returncode == (0 if not text else USAGE), done
+    completed = device.run("float32", x, x, "--tolerance", text, bound=None)
+    assert completed.returncode == (0 if not text else USAGE), completed
 
 
 def test_a_file_without_tensors_is_none_to_compare_with(device):
-    done = device.run("float32", {"x": np.ones(SHAPE, np.float32)}, {}, bound=None)
-    assert (done.returncode, "has no tensors" in done.stderr) == (INPUT, True), done
+    completed = device.run("float32", {"x": np.ones(SHAPE, np.float32)}, {}, bound=None)
+    assert (completed.returncode, "has no tensors" in completed.stderr) == (INPUT, True), completed
 
 
 def from_host(device, got, wanted, limits, order, *extra):
     """Compare on the device what the host has written for an update, and on the host."""
     save_expected(device.folder / "host", wanted, limits, order)
-    done = device.run("float32", got, tensors.load(device.folder / "host"), *extra, bound=None)
+    completed = device.run("float32", got, tensors.load(device.folder / "host"), *extra, bound=None)
     tolerance = float(extra[1]) if extra else limits
     found = rankings.compare(got, wanted, order, tolerance)
-    assert done.returncode == (0 if found.ok else DIFFERENT), (found, done)
+    assert completed.returncode == (0 if found.ok else DIFFERENT), (found, completed)
     if found.ok:
-        assert json.loads(done.stdout)["tolerance"] == found.tolerance
+        assert json.loads(completed.stdout)["tolerance"] == found.tolerance
     return found.ok
 
 
@@ -255,5 +255,5 @@ def test_a_ranking_that_does_not_fit_is_refused(device, key, value):
     wanted = {"x": np.ones(SHAPE, np.float32)}
     ranking = Ranking(("x",), np.ones((1, 3)), np.ones((1, 1)), {"x": np.zeros((1, 1, 4), np.float32)})
     save_expected(device.folder / "host", wanted, None, (ranking,))
-    done = device.run("float32", wanted, {**tensors.load(device.folder / "host"), key: value}, bound=None)
-    assert done.returncode == INPUT, done
+    completed = device.run("float32", wanted, {**tensors.load(device.folder / "host"), key: value}, bound=None)
+    assert completed.returncode == INPUT, completed

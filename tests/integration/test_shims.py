@@ -71,8 +71,8 @@ def convert(tmp_path_factory):
     subprocess.run(["c++", *flags, folder / "main.cc", "-o", folder / "convert"], check=True, timeout=300)
 
     def run(what: str, data: bytes) -> bytes:
-        done = subprocess.run([folder / "convert", what], input=data, capture_output=True, check=True, timeout=60)
-        return done.stdout
+        completed = subprocess.run([folder / "convert", what], input=data, capture_output=True, check=True, timeout=60)
+        return completed.stdout
 
     return run
 

@@ -39,8 +39,8 @@ def verdicts(tmp_path_factory):
     crypto = [zig, "build-obj", runtime / "crypto" / "crypto.zig", "-O", "ReleaseSmall", "-fPIC"]
     subprocess.run([*crypto, "-femit-bin=crypto.o"], check=True, env=environment, cwd=folder)
     sources = [DATA / "signatures" / "verdicts.cc", runtime / "crypto" / "crypto.cc", runtime / "trust" / "sshsig.cc"]
-    words = ["c++", "-std=c++17", "-O2", f"-I{runtime}", *sources, "crypto.o", "-o", "verdicts"]
-    subprocess.run(words, check=True, cwd=folder)
+    command = ["c++", "-std=c++17", "-O2", f"-I{runtime}", *sources, "crypto.o", "-o", "verdicts"]
+    subprocess.run(command, check=True, cwd=folder)
     return folder / "verdicts"
 
 
@@ -57,9 +57,9 @@ def place(tmp_path_factory):
 
 def test_no_changed_signature_holds(verdicts, place):
     folder, alice = place
-    words = [verdicts, alice.public.split()[1], folder / "it", folder / "it.sig", "fuzz", str(COUNT), "7"]
-    done = subprocess.run(words, check=True, capture_output=True, text=True)
-    assert done.stdout == "0\n"
+    command = [verdicts, alice.public.split()[1], folder / "it", folder / "it.sig", "fuzz", str(COUNT), "7"]
+    completed = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert completed.stdout == "0\n"
 
 
 def changed(signature, stream):
@@ -103,8 +103,8 @@ def test_agrees_with_ssh_keygen_and_with_the_host(verdicts, place, tmp_path):
         paths = [tmp_path / f"{number}.sig" for number in range(first, min(first + AT_ONCE, count))]
         for path in paths:
             path.write_bytes(changed(stream.choice(both), stream))
-        words = [verdicts, alice.public.split()[1], folder / "it", "read", *paths]
-        said = subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()
+        command = [verdicts, alice.public.split()[1], folder / "it", "read", *paths]
+        said = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
         for path, verdict in zip(paths, said, strict=True):
             theirs = signers.holds_by_hand(MESSAGE, path, alice, folder / "allowed")
             here, signature = on_host(path.read_bytes(), alice), path.read_bytes()

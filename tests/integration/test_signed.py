@@ -42,14 +42,16 @@ def trust(tmp_path, alice):
 
 
 def run(command, code=0):
-    done = subprocess.run(list(map(str, command)), check=False, capture_output=True, text=True, cwd=ROOT, timeout=300)
-    assert done.returncode == code, done.stderr
-    return done
+    completed = subprocess.run(
+        list(map(str, command)), check=False, capture_output=True, text=True, cwd=ROOT, timeout=300
+    )
+    assert completed.returncode == code, completed.stderr
+    return completed
 
 
 def verify(program, release, trust, *more, code=0):
-    done = run([program.path, "--verify", release, "--trust", trust, *more], code)
-    return json.loads(done.stdout) if code == 0 else done.stderr
+    completed = run([program.path, "--verify", release, "--trust", trust, *more], code)
+    return json.loads(completed.stdout) if code == 0 else completed.stderr
 
 
 # --- attacks ---------------------------------------------------------------------------------------------------------
@@ -142,9 +144,9 @@ def load(program, release, bundle, tmp_path, *more):
     tensors.save(given, bundling.Reference.read(bundle.reference).inputs)
     outputs = tmp_path / "outputs"
     outputs.unlink(missing_ok=True)
-    words = [program.path, "--release", release, "--inputs", given, "--outputs", outputs, "--max-runs", "0"]
-    done = subprocess.run([*words, "--report", tmp_path / "report", *more], check=False, capture_output=True)
-    return done.returncode, tensors.load(outputs) if done.returncode == 0 else {}
+    command = [program.path, "--release", release, "--inputs", given, "--outputs", outputs, "--max-runs", "0"]
+    completed = subprocess.run([*command, "--report", tmp_path / "report", *more], check=False, capture_output=True)
+    return completed.returncode, tensors.load(outputs) if completed.returncode == 0 else {}
 
 
 @pytest.mark.parametrize("name", [bundling.LIBRARY, bundling.PARAMS, bundling.MANIFEST])
@@ -227,7 +229,7 @@ def test_two_signed_models_are_two(signed, tiny, tmp_path, alice, trust, edge):
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(3):
         with contextlib.ExitStack() as stack:
-            models = [stack.enter_context(module.Model(one, library=library, trust=trust)) for one in releases]
+            models = [stack.enter_context(module.Model(release, library=library, trust=trust)) for release in releases]
             assert [width(model) for model in models] == shapes
         for release, shape in zip(reversed(releases), reversed(shapes), strict=True):
             with module.Model(release, library=library, trust=trust) as model:
@@ -259,9 +261,9 @@ class Device:
     def __init__(self, folder, trust):
         self.folder, self.trust = folder, trust
 
-    def toolchain(self, *words, code=0):
+    def toolchain(self, *arguments, code=0):
         device = ["--board", "local", "--root", self.folder / "device"]
-        command = [TOOLCHAIN, *words[0].split(), *device, *words[1:]]
+        command = [TOOLCHAIN, *arguments[0].split(), *device, *arguments[1:]]
         return run(etc.within(self.folder / "etc", self.trust, command), code)
 
     def deploy(self, made, *more, code=0):
@@ -288,9 +290,9 @@ def test_a_key_is_replaced_by_touching_a_device_once(device, tiny, tmp_path, ali
     signers.trusting(device.trust, [bob, alice])
     device.deploy(releases[2])
     device.toolchain("rollback")
-    said = json.loads(device.toolchain("status", "--json").stdout)
-    assert said["current"]["digest"] == releases[1].digest
-    assert sorted(said["signature"]["verified"]["signers"]) == ["alice", "bob"]
+    report = json.loads(device.toolchain("status", "--json").stdout)
+    assert report["current"]["digest"] == releases[1].digest
+    assert sorted(report["signature"]["verified"]["signers"]) == ["alice", "bob"]
 
 
 def test_a_minimum_and_a_floor_stop_a_roll_back(device, tiny, tmp_path, alice):
@@ -299,8 +301,8 @@ def test_a_minimum_and_a_floor_stop_a_roll_back(device, tiny, tmp_path, alice):
     new = bundles.reweighted(tiny, tmp_path / "weights", seed=1)
     device.deploy(signers.signed(new, tmp_path / "new", [alice], sequence=3, minimum=2))
     assert "none below 2" in device.toolchain("rollback", code=VERIFICATION).stderr
-    said = json.loads(device.toolchain("status", "--json").stdout)
-    assert (said["current"]["digest"], said["signature"]["verified"]["floor"]) == (new.digest, 2)
+    report = json.loads(device.toolchain("status", "--json").stdout)
+    assert (report["current"]["digest"], report["signature"]["verified"]["floor"]) == (new.digest, 2)
     assert "would exclude it" in device.toolchain("trust floor", 4, code=2).stderr
     assert json.loads(device.toolchain("trust floor", 3, "--json").stdout)["floor"] == 3
 
@@ -311,8 +313,8 @@ def test_a_slot_has_floors_of_its_own(device, tiny, tmp_path, alice):
     device.deploy(signers.signed(new, tmp_path / "new", [alice], sequence=3, minimum=2), "--slot", "detector")
     assert "none below 2" in device.deploy(old, "--slot", "detector", code=VERIFICATION).stderr
     device.deploy(old)
-    said = json.loads(device.toolchain("trust floor", 3, "--slot", "detector", "--json").stdout)
-    assert (said["bundle"], said["floor"]) == (new.digest, 3)
+    report = json.loads(device.toolchain("trust floor", 3, "--slot", "detector", "--json").stdout)
+    assert (report["bundle"], report["floor"]) == (new.digest, 3)
     floors = tmp_path.glob("device/**/floors/*")
     assert [str(path.relative_to(tmp_path / "device")) for path in floors] == ["slots/detector/floors/dense"]
 
@@ -362,9 +364,9 @@ def test_updates_without_a_network_are_held_to_the_same(device, tiny, program, t
         update = tmp_path / f"{name}.run"
         if not update.exists():
             updates.written(made[name], program, update)
-        words = ["sh", update, "--root", tmp_path / "device", "--json", *more]
-        done = run(etc.within(tmp_path / "etc", device.trust, words), code)
-        return json.loads(done.stdout)
+        command = ["sh", update, "--root", tmp_path / "device", "--json", *more]
+        completed = run(etc.within(tmp_path / "etc", device.trust, command), code)
+        return json.loads(completed.stdout)
 
     apply("first")
     assert "this update is not signed" in apply("unsigned", "--check", code=VERIFICATION)["error"]["message"]
@@ -421,14 +423,14 @@ def dropbear(tmp_path, trust):
 
 
 def test_a_board_with_dropbear_and_without_a_clock(dropbear, tiny_for_ssh, tmp_path, alice, bob):
-    words = [*dropbear, "--root", tmp_path / "device"]
+    command = [*dropbear, "--root", tmp_path / "device"]
     made = signers.signed(tiny_for_ssh, tmp_path / "release", [alice], sequence=1)
-    report = json.loads(run([TOOLCHAIN, "deploy", made.folder, *words, "--budget", 0, "--json", "-"]).stdout)
+    report = json.loads(run([TOOLCHAIN, "deploy", made.folder, *command, "--budget", 0, "--json", "-"]).stdout)
     assert report["verified"]["signers"] == ["alice"]
     assert report["outputs"]["ok"] is True
     other = bundles.reweighted(tiny_for_ssh, tmp_path / "weights", seed=1)
     other = signers.signed(other, tmp_path / "by-bob", [bob], sequence=2)
-    run([TOOLCHAIN, "deploy", other.folder, *words, "--budget", 0], VERIFICATION)
+    run([TOOLCHAIN, "deploy", other.folder, *command, "--budget", 0], VERIFICATION)
     assert bundles.whole_release(tmp_path / "device") == made.digest
     host, port = dropbear[3].rsplit(":", 1)
     login = ["-i", dropbear[5], "-o", f"UserKnownHostsFile={dropbear[7]}", "-F", "none", "-p", port, host]

@@ -57,14 +57,14 @@ class Machine:
     def load(self, release: Path, work: Path, *more: str | Path, code: int = INPUT) -> str:
         """Return what the runner says of a release that it does not load."""
         tensors.save(work / "inputs", verification.samples_of(self.bundle).inputs)
-        words = [self.runner, "--release", release, "--inputs", work / "inputs", "--outputs", work / "outputs"]
-        return self._refusal([*words, "--report", work / "report", "--max-runs", "0", *more], code)
+        command = [self.runner, "--release", release, "--inputs", work / "inputs", "--outputs", work / "outputs"]
+        return self._refusal([*command, "--report", work / "report", "--max-runs", "0", *more], code)
 
-    def _refusal(self, words: list[str | Path], code: int) -> str:
-        words = [*FEW_SECONDS, *self.start, *words]
-        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
-        assert done.returncode == code, (done.returncode, done.stderr)
-        return done.stderr
+    def _refusal(self, command: list[str | Path], code: int) -> str:
+        command = [*FEW_SECONDS, *self.start, *command]
+        completed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert completed.returncode == code, (completed.returncode, completed.stderr)
+        return completed.stderr
 
 
 @pytest.fixture(scope="module")

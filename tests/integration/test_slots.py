@@ -41,10 +41,10 @@ class Desk:
     applications: dict[str, Place]
     words: tuple[object, ...]  # which name it
 
-    def run(self, *words: object, code: int = 0) -> str:
-        seen = toolchain(*words, *self.words)
-        assert seen.code == code, seen.err
-        return seen.err if code else seen.out
+    def run(self, *arguments: object, code: int = 0) -> str:
+        outcome = toolchain(*arguments, *self.words)
+        assert outcome.code == code, outcome.err
+        return outcome.err if code else outcome.out
 
     def deploy(self, bundle, slot: str, code: int = 0) -> str:
         return self.run("deploy", bundle.folder, "--slot", slot, "--budget", 0, code=code)
@@ -128,17 +128,17 @@ def test_an_update_without_a_network_goes_to_its_slot(exported, tiny, tmp_path, 
     device, root = updates.device(shell, tmp_path), tmp_path / "device"
     other, (own_update, first, second) = exported
     for path in (own_update, first):
-        done = device.apply(path, "--root", root)
-        assert done.returncode == 0, done.stderr
+        completed = device.apply(path, "--root", root)
+        assert completed.returncode == 0, completed.stderr
     before = own(root, "")
-    done = device.apply(second, "--root", root, "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["slot"] == "detector"
+    completed = device.apply(second, "--root", root, "--json")
+    assert completed.returncode == 0, completed.stderr
+    assert json.loads(completed.stdout)["slot"] == "detector"
     assert bundles.whole_release(root / "slots" / "detector") == other
-    done = device.apply(second, "--root", root, "--check", "--json")
-    assert json.loads(done.stdout)["before"] == f"sha256:{other}"
-    done = device.apply(second, "--root", root, "--rollback")
-    assert done.returncode == 0, done.stderr
+    completed = device.apply(second, "--root", root, "--check", "--json")
+    assert json.loads(completed.stdout)["before"] == f"sha256:{other}"
+    completed = device.apply(second, "--root", root, "--rollback")
+    assert completed.returncode == 0, completed.stderr
     assert bundles.whole_release(root / "slots" / "detector") == tiny.digest
     assert own(root, "") == before
 
@@ -148,6 +148,6 @@ def test_an_update_does_not_roll_back_another_slot(tiny, program, tmp_path):
     device = updates.device("dash", tmp_path)
     assert device.apply(path, "--root", tmp_path / "device").returncode == 0
     (tmp_path / "device" / "slots" / "detector").rename(tmp_path / "device" / "slots" / "moved")
-    done = device.apply(path, "--root", tmp_path / "device", "--rollback")
-    assert "nothing is rolled back" in done.stderr
+    completed = device.apply(path, "--root", tmp_path / "device", "--rollback")
+    assert "nothing is rolled back" in completed.stderr
     assert not (tmp_path / "device" / "slots" / "detector").exists()

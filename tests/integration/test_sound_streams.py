@@ -60,11 +60,11 @@ def folder(tmp_path_factory):
 
 
 def deployed(model, folder, place, context, *more):
-    words = ["--board", "local", "--root", place / "store"]
+    options = ["--board", "local", "--root", place / "store"]
     steps = ["--pre", "wav:rate=16000", "--pre", f"window:context={context}"]
     steps += [word.replace("speech.txt", str(folder / "speech.txt")) for word in STEPS]
-    out = done("deploy", model, *words, *steps, *more, "--budget", 0, "-o", place / "bundle", "--json", "-").out
-    return json.loads(out), words
+    out = done("deploy", model, *options, *steps, *more, "--budget", 0, "-o", place / "bundle", "--json", "-").out
+    return json.loads(out), options
 
 
 @pytest.fixture(scope="module")
@@ -92,24 +92,24 @@ def test_a_score_for_each_window(listener, folder, tmp_path, monkeypatch):
     encode(samples, 16000).tofile(tmp_path / "said.wav")
     samples.tofile(tmp_path / "said.raw")
     for option, name in (("--sound", "said.wav"), ("--stream", "said.wav"), ("--stream", "said.raw")):
-        found = parsed("run", *listener[1], option, tmp_path / name, "-o", tmp_path / "y.npz")
-        assert (found["samples"], found["is_sequence"]) == (1, False)
-        check(found["objects"][0]["objects"], scores, 64)
+        report = parsed("run", *listener[1], option, tmp_path / name, "-o", tmp_path / "y.npz")
+        assert (report["samples"], report["is_sequence"]) == (1, False)
+        check(report["objects"][0]["objects"], scores, 64)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(samples.tobytes())))
-    found = parsed("run", *listener[1], "--stream", "-", "-o", tmp_path / "y.npz")
-    check(found["objects"][0]["objects"], scores, 64)
-    found = parsed("run", *listener[1], "--stream", tmp_path / "said.raw", "--steps", 7, "-o", tmp_path / "y.npz")
-    check(found["objects"][0]["objects"], scores[:7], 64)
+    report = parsed("run", *listener[1], "--stream", "-", "-o", tmp_path / "y.npz")
+    check(report["objects"][0]["objects"], scores, 64)
+    report = parsed("run", *listener[1], "--stream", tmp_path / "said.raw", "--steps", 7, "-o", tmp_path / "y.npz")
+    check(report["objects"][0]["objects"], scores[:7], 64)
     assert listener[0].manifest.sounds.plan.hop == 64
 
 
 def test_each_sound_begins_with_a_state_of_zeros(listener, folder, tmp_path):
     for number in range(2):
         encode(drawn(900, number), 16000).tofile(tmp_path / f"{number}.wav")
-    found = parsed("run", *listener[1], "--sound", tmp_path, "-o", tmp_path / "y.npz")
+    report = parsed("run", *listener[1], "--sound", tmp_path, "-o", tmp_path / "y.npz")
     for number in range(2):
         scores = expected_scores(folder / "listener.onnx", drawn(900, number), 32, 64, SMALL)
-        check(found["objects"][number]["objects"], scores, 64)
+        check(report["objects"][number]["objects"], scores, 64)
 
 
 def test_the_author_s_own_loop_of_silero(folder, tmp_path):
@@ -149,8 +149,8 @@ def test_a_wrong_stream_is_one_clear_error(listener, options, message, tmp_path)
     (tmp_path / "empty.raw").write_bytes(b"")
     drawn(100, 0).tofile(tmp_path / "short.raw")
     words = [tmp_path / word if "." in word else word for word in options]
-    seen = toolchain("run", *listener[1], *words, "-o", tmp_path / "y.npz")
-    assert (seen.code, message in seen.err) == (2, True), seen.err
+    outcome = toolchain("run", *listener[1], *words, "-o", tmp_path / "y.npz")
+    assert (outcome.code, message in outcome.err) == (2, True), outcome.err
 
 
 @pytest.mark.parametrize(
@@ -163,8 +163,8 @@ def test_a_wrong_stream_is_one_clear_error(listener, options, message, tmp_path)
     ],
 )
 def test_steps_that_do_not_fit_a_state_are_refused(folder, steps, message, tmp_path):
-    seen = toolchain("build", folder / "listener.onnx", "--state", "h=hn", *steps, "-o", tmp_path / "no")
-    assert (seen.code, message in seen.err) == (2, True), seen.err
+    outcome = toolchain("build", folder / "listener.onnx", "--state", "h=hn", *steps, "-o", tmp_path / "no")
+    assert (outcome.code, message in outcome.err) == (2, True), outcome.err
 
 
 @pytest.fixture(scope="module")
@@ -219,10 +219,10 @@ def test_what_does_not_continue_a_stream_leaves_it_as_it_was(binding, listener, 
 def test_a_c_application_hears_a_stream_without_allocations(sdk, listener, folder, tmp_path):  # noqa: F811
     samples = drawn(6400, 2)
     samples.tofile(tmp_path / "said.raw")
-    seen = ran(compiled(sdk, C / "stream.c", tmp_path / "stream"), listener[0].folder, tmp_path / "said.raw")
-    assert (seen.returncode, seen.stderr) == (0, "")
+    outcome = ran(compiled(sdk, C / "stream.c", tmp_path / "stream"), listener[0].folder, tmp_path / "said.raw")
+    assert (outcome.returncode, outcome.stderr) == (0, "")
     scores = expected_scores(folder / "listener.onnx", samples, 32, 64, SMALL)
-    *lines, allocations = seen.stdout.splitlines()
+    *lines, allocations = outcome.stdout.splitlines()
     found = np.loadtxt(io.StringIO("\n".join(lines)))
     np.testing.assert_array_equal(found[:, 0], np.arange(100))
     np.testing.assert_allclose(found[:, 1], scores, atol=2e-4)
@@ -233,19 +233,19 @@ def test_the_example_hears_a_pipe(sdk, listener, folder, tmp_path):  # noqa: F81
     """It prints where scores rise above a half, and where they fall below 0.35."""
     samples = drawn(20000, 2)
     program = compiled(sdk, sdk / "example" / "speech.c", tmp_path / "speech")
-    seen = subprocess.run([program, listener[0].folder], input=samples.tobytes(), capture_output=True, check=False)
-    assert (seen.returncode, seen.stderr) == (0, b"")
+    completed = subprocess.run([program, listener[0].folder], input=samples.tobytes(), capture_output=True, check=False)
+    assert (completed.returncode, completed.stderr) == (0, b"")
     is_on, expected = False, []
     for number, score in enumerate(expected_scores(folder / "listener.onnx", samples, 32, 64, SMALL)):
         if (score > (0.35 if is_on else 0.5)) != is_on:
             is_on = not is_on
             expected.append(f"{'speech' if is_on else 'silence'} at window {number}, second {number * 0.004:.2f}")
-    assert seen.stdout.decode().splitlines() == expected != []
+    assert completed.stdout.decode().splitlines() == expected != []
 
 
 @pytest.mark.nightly
 def test_a_stream_on_an_emulated_board(virtual_boards, folder, tmp_path):
-    words = ["--board", "rpi4", "--host", virtual_boards.name("rpi4"), "--devices", virtual_boards.devices]
+    options = ["--board", "rpi4", "--host", virtual_boards.name("rpi4"), "--devices", virtual_boards.devices]
     steps = [
         "--pre",
         "wav:rate=16000",
@@ -254,10 +254,10 @@ def test_a_stream_on_an_emulated_board(virtual_boards, folder, tmp_path):
         *STEPS[:1],
         f"topk:k=1,labels={folder / 'speech.txt'}",
     ]
-    given = [*words, *steps, "--state", "h=hn", "--toolchain", "host", "--budget", 0, "--json", "-"]
+    given = [*options, *steps, "--state", "h=hn", "--toolchain", "host", "--budget", 0, "--json", "-"]
     report = json.loads(done("deploy", folder / "listener.onnx", *given).out)
     assert report["sounds"]["objects"] == 32
     samples = drawn(5000, 1)
     samples.tofile(tmp_path / "said.raw")
-    found = parsed("run", *words, "--stream", tmp_path / "said.raw", "-o", tmp_path / "y.npz", "--threads", 1)
+    found = parsed("run", *options, "--stream", tmp_path / "said.raw", "-o", tmp_path / "y.npz", "--threads", 1)
     check(found["objects"][0]["objects"], expected_scores(folder / "listener.onnx", samples, 32, 64, SMALL), 64)

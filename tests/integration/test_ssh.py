@@ -360,13 +360,13 @@ def test_a_list_that_nobody_named_runs_no_command(server, tmp_path, monkeypatch)
     monkeypatch.delenv("TOOLCHAIN_DEVICES", raising=False)
     (tmp_path / "config").write_text(f"{server.config.read_text()}  ProxyCommand touch {tmp_path}/ran; nc %h %p\n")
     (tmp_path / "devices.toml").write_text('[a]\nboard = "rpi4"\nhost = "board"\nssh_config = "config"\n')
-    words = ("status", "--board", "rpi4", "--host", "a", "--root", tmp_path / "device")
-    seen = toolchain(*words)
-    assert (seen.code, "has ssh_config, which runs commands" in seen.err) == (2, True)
+    command = ("status", "--board", "rpi4", "--host", "a", "--root", tmp_path / "device")
+    outcome = toolchain(*command)
+    assert (outcome.code, "has ssh_config, which runs commands" in outcome.err) == (2, True)
     assert not (tmp_path / "ran").exists()
     (tmp_path / "config").write_text(server.config.read_text())
-    seen = toolchain(*words, "--devices", "devices.toml")
-    assert seen.code == 0, seen.err
+    outcome = toolchain(*command, "--devices", "devices.toml")
+    assert outcome.code == 0, outcome.err
 
 
 @pytest.fixture

@@ -92,9 +92,9 @@ def expected(loaded, given) -> dict[str, np.ndarray]:
 
 def python(code: str, *arguments: object, code_expected: int = 0) -> str:
     command = [sys.executable, "-c", code, *map(str, arguments)]
-    seen = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert (seen.returncode, seen.stderr) == (code_expected, "")
-    return seen.stdout
+    completed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert (completed.returncode, completed.stderr) == (code_expected, "")
+    return completed.stdout
 
 
 def assert_near(found, wanted, limit: float) -> None:
@@ -135,8 +135,8 @@ def test_a_c_application_steps_resets_saves_and_loads(sdk, releases, tmp_path):
     command += [f"-I{sdk.parent / 'include'}", "-o", program, library / "libedge_model.so.1", f"-Wl,-rpath,{library}"]
     subprocess.run(command, check=True)
     folders = [release.folder for release in releases]
-    seen = subprocess.run([program, *folders, tmp_path / "state"], capture_output=True, text=True, check=False)
-    assert (seen.returncode, seen.stderr) == (0, "")
+    completed = subprocess.run([program, *folders, tmp_path / "state"], capture_output=True, text=True, check=False)
+    assert (completed.returncode, completed.stderr) == (0, "")
 
 
 STREAMS = """
@@ -214,8 +214,8 @@ def caches(tmp_path_factory):
     folder = tmp_path_factory.mktemp("caches")
     path = nets.save(state_nets.transformer(), folder)
     np.savez(folder / "in.npz", **state_nets.steps_of_transformer(30))
-    seen = done("build", path, "--state", "auto", "-o", folder / "bundle")
-    assert "past_key_0=present_key_0 (in place)" in seen.out
+    outcome = done("build", path, "--state", "auto", "-o", folder / "bundle")
+    assert "past_key_0=present_key_0 (in place)" in outcome.out
     return folder / "bundle", folder / "in.npz"
 
 
@@ -299,8 +299,8 @@ def test_a_stream_is_run_in_pieces_that_pass_the_state_on(device, releases, tmp_
     loaded = source.load_request(Model(str(releases[0].folder.parent / "first.onnx"), states={"h": "hn"}))
     given = sequence("gru", loaded, 20)
     given["x"].tofile(tmp_path / "x.raw")
-    found = parsed("run", *device, "--stream", tmp_path / "x.raw", "-o", tmp_path / "raw.npz")
-    assert (found["samples"], found["pieces"], found["is_sequence"]) == (20, 3, True)
+    report = parsed("run", *device, "--stream", tmp_path / "x.raw", "-o", tmp_path / "raw.npz")
+    assert (report["samples"], report["pieces"], report["is_sequence"]) == (20, 3, True)
     np.savez(tmp_path / "x.npz", **given)
     done("run", *device, "--stream", tmp_path / "x.npz", "--steps", 9, "-o", tmp_path / "some.npz")
     with np.load(tmp_path / "raw.npz") as raw, np.load(tmp_path / "some.npz") as some:

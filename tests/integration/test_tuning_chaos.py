@@ -72,9 +72,9 @@ class Client:
 
     def start(self) -> None:
         self.starts += 1
-        words = [sys.executable, "-m", "tests.support.chaos_client", self.records, self.log, TRIALS]
+        command = [sys.executable, "-m", "tests.support.chaos_client", self.records, self.log, TRIALS]
         with self._words.open("ab") as stream:
-            self.process = subprocess.Popen([*map(str, words)], cwd=ROOT, stdout=stream, stderr=stream)
+            self.process = subprocess.Popen([*map(str, command)], cwd=ROOT, stdout=stream, stderr=stream)
 
     def found(self) -> tuple[Record, ...]:
         """Read the records; that they can be read at any moment is a part of what is tested."""
@@ -95,7 +95,7 @@ class Monkey:
 
     def __init__(self, farm: Farm, client: Client) -> None:
         engine = docker.from_env()
-        self._containers = [engine.containers.get(f"edge-{one.name}") for one in farm.boards]
+        self._containers = [engine.containers.get(f"edge-{board.name}") for board in farm.boards]
         self._turn = itertools.cycle(self._containers)
         self._client = client
         self.done: Counter[str] = Counter()

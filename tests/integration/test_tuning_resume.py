@@ -19,8 +19,8 @@ from toolchain.records import RecordFile, Records
 def start(records: Path, kind: str, ahead: int, trials: int = 96) -> subprocess.Popen[bytes]:
     folder = records.with_suffix(".libraries")
     folder.mkdir(exist_ok=True)
-    words = [sys.executable, "-m", "tests.support.tuning_client", "mlp", records, folder, kind, trials, ahead, 0.02]
-    return subprocess.Popen([*map(str, words)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    command = [sys.executable, "-m", "tests.support.tuning_client", "mlp", records, folder, kind, trials, ahead, 0.02]
+    return subprocess.Popen([*map(str, command)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
 
 def finished(process: subprocess.Popen[bytes]) -> bytes:
@@ -61,7 +61,7 @@ def test_a_run_that_is_killed_ends_with_the_same_best_records(tmp_path, kind, ah
         assert len(read(records).trials) >= before
     assert finished(start(records, kind, ahead)) == whole
 
-    tried = [(one.workload, one.candidate) for one in read(records).trials if not one.is_final]
+    tried = [(trial.workload, trial.candidate) for trial in read(records).trials if not trial.is_final]
     assert len(tried) == len(set(tried)), "no trial was measured twice"
 
 
@@ -75,7 +75,7 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path):
     kept = read(records).trials
     finished(start(records, "random", 1))
     assert read(records).trials[: len(kept)] == kept
-    assert len([one for one in read(records).trials if not one.is_final]) == 96
+    assert len([trial for trial in read(records).trials if not trial.is_final]) == 96
 
 
 def test_more_trials_go_on_from_fewer(tmp_path):

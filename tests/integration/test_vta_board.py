@@ -62,13 +62,13 @@ def server(tmp_path_factory):
 
 def to_it(server: sshd.Server, root: Path, kind: str | Path = HERE) -> list[Any]:
     """Return the words of a command that name a device behind the SSH server."""
-    words = ["--board", kind, "--host", server.host, "-i", server.key_file]
-    return [*words, "--known-hosts", server.known_hosts, "--root", root]
+    options = ["--board", kind, "--host", server.host, "-i", server.key_file]
+    return [*options, "--known-hosts", server.known_hosts, "--root", root]
 
 
 def made(source: object, kind: str | Path, folder: Path, *more: object) -> Bundle:
-    seen = toolchain("build", source, "--board", kind, "--toolchain", "host", "-o", folder, *more)
-    assert seen.code == 0, seen.err
+    outcome = toolchain("build", source, "--board", kind, "--toolchain", "host", "-o", folder, *more)
+    assert outcome.code == 0, outcome.err
     return bundle.load(folder)
 
 
@@ -94,8 +94,8 @@ def quantized(tmp_path_factory) -> tuple[Path, dict[str, Any]]:
     """The network in int8, and the report of what that costs."""
     folder = tmp_path_factory.mktemp("quantized")
     path, report = folder / "resnet.onnx", folder / "report.json"
-    seen = toolchain("quantize", "resnet-18", "--calibration", "random", "-o", path, "--report", report)
-    assert seen.code == 0, seen.err
+    outcome = toolchain("quantize", "resnet-18", "--calibration", "random", "-o", path, "--report", report)
+    assert outcome.code == 0, outcome.err
     return path, json.loads(report.read_text())
 
 
@@ -116,9 +116,9 @@ def test_it_keeps_its_answers(quantized):
 
 @pytest.mark.nightly
 def test_it_runs_over_ssh(server, resnet, tmp_path):
-    words = [*to_it(server, tmp_path / "device"), "--budget", 0.5, "--json", tmp_path / "report.json"]
-    seen = toolchain("deploy", resnet.folder, *words)
-    assert seen.code == 0, seen.err
+    command = [*to_it(server, tmp_path / "device"), "--budget", 0.5, "--json", tmp_path / "report.json"]
+    outcome = toolchain("deploy", resnet.folder, *command)
+    assert outcome.code == 0, outcome.err
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["outputs"]["ok"] is True
     assert report["outputs"]["reference"] == reference.name(unoptimized=True)
@@ -127,7 +127,7 @@ def test_it_runs_over_ssh(server, resnet, tmp_path):
     assert any("emulated" in text for text in report["warnings"])
     assert report["modelled"]["kernels"] == LAYERS
     assert report["modelled"]["cycles"] > report["modelled"]["macs"] / report["modelled"]["macs_per_cycle"]
-    told = {line.split()[0]: line for line in seen.out.splitlines() if line.strip()}
+    told = {line.split()[0]: line for line in outcome.out.splitlines() if line.strip()}
     assert "emulated" in told["latency"]
     assert "not measured" in told["modelled"]
 
@@ -163,10 +163,10 @@ def test_every_int8_tensor_is_that_of_onnxruntime(quantized, tmp_path):
     assert len(activations) >= LAYERS
     region = onnx.utils.Extractor(proto).extract_model([edges[0].input[0]], activations)
     one = made(nets.save(region, tmp_path), "vta-sim", tmp_path / "bundle")
-    words = ["--board", "vta-sim", "--root", tmp_path / "device", "--budget", 0, "--tolerance", 0, "--json", "-"]
-    seen = toolchain("deploy", one.folder, *words)
-    assert seen.code == 0, seen.err
-    assert json.loads(seen.out)["outputs"]["max_abs_diff"] == 0
+    options = ["--board", "vta-sim", "--root", tmp_path / "device", "--budget", 0, "--tolerance", 0, "--json", "-"]
+    outcome = toolchain("deploy", one.folder, *options)
+    assert outcome.code == 0, outcome.err
+    assert json.loads(outcome.out)["outputs"]["max_abs_diff"] == 0
     wanted = expected(one)
     assert len(wanted) == len(activations)
     assert all(array.dtype == np.int8 and len(np.unique(array)) > 16 for array in wanted.values())
@@ -227,10 +227,10 @@ def test_arm_computes_the_same_over_rpc(arm, wanted, tmp_path):
 
 def test_arm_computes_the_same_over_ssh(arm, wanted, virtual_boards):
     where = ["--host", virtual_boards.name(ARM[arm.manifest.board]), "--ssh-config", virtual_boards.config]
-    words = ["--board", arm.manifest.board, *where, "--root", ROOT]
-    seen = toolchain("deploy", arm.folder, *words, "--budget", 0, "--tolerance", 0, "--json", "-")
-    assert seen.code == 0, seen.err
-    report = json.loads(seen.out)
+    options = ["--board", arm.manifest.board, *where, "--root", ROOT]
+    outcome = toolchain("deploy", arm.folder, *options, "--budget", 0, "--tolerance", 0, "--json", "-")
+    assert outcome.code == 0, outcome.err
+    report = json.loads(outcome.out)
     assert (report["outputs"]["max_abs_diff"], report["emulated"]) == (0, True)
     for name, array in expected(arm).items():
         np.testing.assert_array_equal(array, wanted[name])
@@ -241,11 +241,11 @@ def test_a_pynq_without_a_bitstream_keeps_what_it_runs(source, virtual_boards, t
     MACHINES["armv7l"].require()
     where = ["--host", virtual_boards.name("pynq"), "--ssh-config", virtual_boards.config, "--root", ROOT + "-pynq"]
     simulated = made(source, "vta-sim-armv7", tmp_path / "simulated")
-    seen = toolchain("deploy", simulated.folder, "--board", "vta-sim-armv7", *where, "--budget", 0)
-    assert seen.code == 0, seen.err
-    seen = toolchain("deploy", made(source, "pynq-z1", tmp_path / "real").folder, "--board", "pynq-z1", *where)
-    assert (seen.code, "Traceback" in seen.err) == (4, False), seen.err
-    assert re.search(r"lacks the (library|device) of ", seen.err), seen.err
+    outcome = toolchain("deploy", simulated.folder, "--board", "vta-sim-armv7", *where, "--budget", 0)
+    assert outcome.code == 0, outcome.err
+    outcome = toolchain("deploy", made(source, "pynq-z1", tmp_path / "real").folder, "--board", "pynq-z1", *where)
+    assert (outcome.code, "Traceback" in outcome.err) == (4, False), outcome.err
+    assert re.search(r"lacks the (library|device) of ", outcome.err), outcome.err
     assert simulated.digest[:16] in toolchain("status", "--board", "pynq-z1", *where).out
 
 
@@ -272,7 +272,7 @@ def test_a_kernel_is_timed_over_rpc(session, tmp_path):
         taken = measure_trial(opened, trial, Options(number=1, repeat=3, min_repeat_ms=0), 2.0, 10.0)
         (samples,) = taken.samples_s
         assert len(samples) == 3
-        assert all(0 < one < 1 for one in samples)
+        assert all(0 < sample < 1 for sample in samples)
         found = called(opened, trial.library.rename(tmp_path / "again.so"), arguments, tmp_path)
     np.testing.assert_array_equal(found, vta_layers.reference(LAYER, arguments))
 
@@ -323,8 +323,8 @@ def running(server, small, tmp_path_factory) -> tuple[list[Any], Path, str]:
     """The words that name a device, its store, and what it runs."""
     root = tmp_path_factory.mktemp("running") / "device"
     words = to_it(server, root)
-    seen = toolchain("deploy", small.folder, *words, "--budget", 0)
-    assert seen.code == 0, seen.err
+    outcome = toolchain("deploy", small.folder, *words, "--budget", 0)
+    assert outcome.code == 0, outcome.err
     return words, root, small.digest
 
 
@@ -334,10 +334,10 @@ def test_a_stream_with_mended_digests_is_refused_by_what_it_does(running, small,
     change, cause = TAMPERED[name]
     content = tampered((small.folder / bundle.LIBRARY).read_bytes(), change)
     bad = bundles.variant(small, tmp_path / "bundle", {bundle.LIBRARY: content})
-    seen = toolchain("deploy", bad.folder, *words, "--budget", 0)
-    assert (seen.code, "Traceback" in seen.err) == (4, False), seen.err
-    assert re.search(cause, seen.err), seen.err
-    assert "keeps its previous release" in seen.err
+    outcome = toolchain("deploy", bad.folder, *words, "--budget", 0)
+    assert (outcome.code, "Traceback" in outcome.err) == (4, False), outcome.err
+    assert re.search(cause, outcome.err), outcome.err
+    assert "keeps its previous release" in outcome.err
     assert bundles.whole_release(root) == before
 
 
@@ -348,9 +348,9 @@ def test_a_package_with_another_stream_is_refused_by_its_digest(running, small, 
     data, library = package.read_bytes(), (small.folder / bundle.LIBRARY).read_bytes()
     assert data.count(library) == 1
     package.write_bytes(data.replace(library, tampered(library, flipped)))
-    seen = toolchain("deploy", package, *words, "--budget", 0)
-    assert seen.code == 5
-    assert re.search(r"model.so in package.tar does not match", seen.err), seen.err
+    outcome = toolchain("deploy", package, *words, "--budget", 0)
+    assert outcome.code == 5
+    assert re.search(r"model.so in package.tar does not match", outcome.err), outcome.err
     assert bundles.whole_release(root) == before
 
 
@@ -394,9 +394,9 @@ def test_a_board_without_its_fpga(small, for_a_pynq, tmp_path, variable):
     kind, one = for_a_pynq
     with sshd.running(tmp_path / "sshd", options=f"SetEnv HOME={tmp_path} {variable}") as server:
         assert toolchain("deploy", small.folder, *to_it(server, tmp_path / "device"), "--budget", 0).code == 0
-        seen = toolchain("deploy", one.folder, *to_it(server, tmp_path / "device", kind), "--budget", 0)
-    assert (seen.code, "Traceback" in seen.err) == (4, False), seen.err
-    assert "this machine has no FPGA for VTA" in seen.err, seen.err
+        outcome = toolchain("deploy", one.folder, *to_it(server, tmp_path / "device", kind), "--budget", 0)
+    assert (outcome.code, "Traceback" in outcome.err) == (4, False), outcome.err
+    assert "this machine has no FPGA for VTA" in outcome.err, outcome.err
     assert bundles.whole_release(tmp_path / "device") == small.digest
 
 
@@ -405,9 +405,11 @@ def test_what_the_array_cannot_run_the_cpu_does(server, tmp_path):
     x = net.layer(net.rounded("x", 4), 16, 32, 3)
     dilated = net.rounded(net.conv(x, 32, 32, 3, dilations=[2, 2], pads=[2] * 4), 4)
     path = nets.save(net.proto(net.layer(dilated, 32, 16)), tmp_path)
-    seen = toolchain("deploy", path, *to_it(server, tmp_path / "device"), "--budget", 0, "--json", tmp_path / "r.json")
-    assert seen.code == 0, seen.err
-    assert re.search(r"the CPU computes convolution 2: 1x32x8x8.* dilated", seen.err), seen.err
+    outcome = toolchain(
+        "deploy", path, *to_it(server, tmp_path / "device"), "--budget", 0, "--json", tmp_path / "r.json"
+    )
+    assert outcome.code == 0, outcome.err
+    assert re.search(r"the CPU computes convolution 2: 1x32x8x8.* dilated", outcome.err), outcome.err
     report = json.loads((tmp_path / "r.json").read_text())
     assert (report["modelled"]["kernels"], report["outputs"]["max_abs_diff"]) == (2, 0)
 
@@ -417,18 +419,20 @@ def test_other_scales_are_fitted_anew(server, tmp_path):
     x = net.rounded("x", 0, scale=net.hold(np.float32(0.03)))
     inner = net.rounded(net.layer(x, 16, 16, 3), 0, scale=net.hold(np.float32(0.05)))
     path = nets.save(net.proto(net.layer(inner, 16, 16, 3)), tmp_path)
-    seen = toolchain("deploy", path, *to_it(server, tmp_path / "device"), "--budget", 0, "--json", tmp_path / "r.json")
-    assert seen.code == 0, seen.err
-    assert "within its ranges" in seen.err
+    outcome = toolchain(
+        "deploy", path, *to_it(server, tmp_path / "device"), "--budget", 0, "--json", tmp_path / "r.json"
+    )
+    assert outcome.code == 0, outcome.err
+    assert "within its ranges" in outcome.err
     report = json.loads((tmp_path / "r.json").read_text())
     assert (report["int8"]["method"], report["int8"]["against"]) == ("file", "its own results")
     assert (report["modelled"]["kernels"], report["outputs"]["ok"]) == (2, True)
 
 
 def test_the_self_test_of_a_simulated_array():
-    seen = toolchain("vta", "self-test", "--board", "vta-sim", "--json")
-    assert seen.code == 0, seen.err
-    (found,) = json.loads(seen.out).values()
+    outcome = toolchain("vta", "self-test", "--board", "vta-sim", "--json")
+    assert outcome.code == 0, outcome.err
+    (found,) = json.loads(outcome.out).values()
     assert (found["device"], found["revision"]) == ("sim", 2)
     assert found["passed"] == ["revision", "gemm", "alu", "load and store"]
 
@@ -436,6 +440,6 @@ def test_the_self_test_of_a_simulated_array():
 def test_the_self_test_without_a_bitstream(for_a_pynq, tmp_path):
     kind, _ = for_a_pynq
     with sshd.running(tmp_path / "sshd", options=f"SetEnv HOME={tmp_path}") as server:
-        seen = toolchain("vta", "self-test", *to_it(server, tmp_path / "device", kind))
-    assert seen.code == 4, seen.err
-    assert "this machine has no FPGA for VTA" in seen.err
+        outcome = toolchain("vta", "self-test", *to_it(server, tmp_path / "device", kind))
+    assert outcome.code == 4, outcome.err
+    assert "this machine has no FPGA for VTA" in outcome.err

@@ -164,7 +164,7 @@ def test_memory_grows_with_the_streams_and_their_addresses_follow(board):
     random = np.random.default_rng(0)
     sizes = [buffer.elements * DEFAULT.element_bytes(buffer.memory) for buffer in stream.buffers]
     tensors = [random.integers(-100, 100, size, dtype=np.int8) for size in sizes]
-    expected = [one.copy() for one in tensors]
+    expected = [tensor.copy() for tensor in tensors]
     Simulator().run(stream, expected)
     for _ in range(2):
         one.run(vta_streams.stream(), small.all())
@@ -534,7 +534,7 @@ def test_results_give_way_to_a_run_that_needs_the_memory(board):
     layer = Conv2d(1, 28, 28, 64, 64, (3, 3), (1, 1), (1, 1, 1, 1), shift=9)
     stream = kernels.stream(layer, kernels.candidates(layer, DEFAULT)[0], DEFAULT, NEW)
     tensors = random_tensors(stream)
-    sizes = [len(stream.instructions) * 16, len(stream.uops) * 4, *(one.nbytes for one in tensors)]
+    sizes = [len(stream.instructions) * 16, len(stream.uops) * 4, *(tensor.nbytes for tensor in tensors)]
     one, own = board(pages=sum(-(-size // PAGE) for size in sizes)), chain(2)
     one.init()
     one.hold(constants(own))

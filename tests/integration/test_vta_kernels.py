@@ -152,8 +152,12 @@ def test_micro_ops_that_do_not_fit_together_take_less_room_each():
         1, 115, 115, 16, 64, (4, 4), padding=(1, 1, 0, 0), shift=9, low=0, pool=Pool((3, 3), (2, 2), (1, 1, 0, 0))
     )  # fmt: skip
     made = stream(layer, Choice(1, 7, 8, 1, 2, 1, 2))
-    loads = [one for one in made.instructions if isinstance(one, Load) and one.memory is Memory.UOP and one.x_size]
-    assert sum(one.x_size for one in loads) <= made.config.uop_depth
+    loads = [
+        instruction
+        for instruction in made.instructions
+        if isinstance(instruction, Load) and instruction.memory is Memory.UOP and instruction.x_size
+    ]
+    assert sum(load.x_size for load in loads) <= made.config.uop_depth
     assert_exact(layer, made, ORDERS[:1])
 
 

@@ -132,7 +132,7 @@ def test_networks_with_zero_points_are_onnx_runtimes_byte_for_byte(network, acti
         nets.save(qdq_nets.quantized(network(), tmp_path, activation, extra_options=options), tmp_path, "own.onnx")
     )
     made = quantize.quantized(own, samples.random(own.inputs, 4), Settings(random=True))
-    zeros = {zero for one in made.layers for zero in (one.input_zero, one.output_zero)}
+    zeros = {zero for layer in made.layers for zero in (layer.input_zero, layer.output_zero)}
     assert -128 in zeros
     assert made.output_snr_db > 15
     proto = with_bytes(made.source.proto)
@@ -140,7 +140,7 @@ def test_networks_with_zero_points_are_onnx_runtimes_byte_for_byte(network, acti
     assert not parts.refused
     layers = vta_nets.layers(parts.module)
     assert len(layers) == len(made.layers)
-    assert -128 in {one.pad for one in layers}
+    assert -128 in {layer.pad for layer in layers}
     for sample in samples.random(own.inputs, 2, 50):
         (data,) = sample.values()
         found, wanted = vta_nets.run(parts.module, data, simulated), vta_nets.reference(proto, data)

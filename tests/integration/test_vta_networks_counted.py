@@ -128,8 +128,8 @@ def test_the_plugin_tells_the_blocks_of_a_file_and_what_others_execute_for_it(tm
         path.write_bytes(bytes(8192))
     source = ROOT / "tests" / "data" / "qemu_harness.c"
     subprocess.run(["cc", "-Wall", "-Wextra", "-Werror", "-o", harness, source, plugin], check=True)
-    done = subprocess.run([harness, code, library], check=True, capture_output=True, text=True)
-    assert Counter(done.stderr.splitlines()) == Counter(["block 4112 3 2 5"])
+    completed = subprocess.run([harness, code, library], check=True, capture_output=True, text=True)
+    assert Counter(completed.stderr.splitlines()) == Counter(["block 4112 3 2 5"])
 
 
 @pytest.fixture
@@ -146,7 +146,9 @@ def counts(copies, ms):
 
 def test_without_a_count_all_of_a_kernel_is_copied(networks):
     stream = vta_streams.stream()
-    sizes = [(one.elements * stream.config.element_bytes(one.memory), one.written) for one in stream.buffers]
+    sizes = [
+        (buffer.elements * stream.config.element_bytes(buffer.memory), buffer.written) for buffer in stream.buffers
+    ]
     tensors = sum(size * (2 if written else 1) for size, written in sizes)
     program = len(stream.instructions) * 16 + len(stream.uops) * 4
     assert networks.copied(counts(None, 1.0)) == 2 * (tensors + program)

@@ -148,9 +148,9 @@ def board_of(tmp_path):
 def test_networks_are_those_of_onnx_runtime(shape, board_of, tmp_path):
     net = network({"4x16": 1, "4x32": 5}.get(shape, 3))
     path, report = nets.save(net.proto(net.last), tmp_path), tmp_path / "report.json"
-    words = ["--board", board_of(shape), "--root", tmp_path / "device", "--budget", 0, "--json", report]
-    seen = toolchain("deploy", path, *words)
-    assert seen.code == 0, seen.err
+    options = ["--board", board_of(shape), "--root", tmp_path / "device", "--budget", 0, "--json", report]
+    outcome = toolchain("deploy", path, *options)
+    assert outcome.code == 0, outcome.err
     found = json.loads(report.read_text())
     assert found["outputs"]["max_abs_diff"] == 0
     assert found["outputs"]["reference"].endswith("without optimisations")
@@ -162,21 +162,21 @@ def test_the_commands_know_the_array_of_a_board(board_of, tmp_path):
     net = network(2)
     path, streams = nets.save(net.proto(net.last), tmp_path), tmp_path / "streams"
     kind = board_of("4x16")
-    seen = toolchain("vta", "kernels", path, "--board", kind, "-o", streams, "--json")
-    assert seen.code == 0, seen.err
-    found = json.loads(seen.out)
+    outcome = toolchain("vta", "kernels", path, "--board", kind, "-o", streams, "--json")
+    assert outcome.code == 0, outcome.err
+    report = json.loads(outcome.out)
     name = "4x16_i8w8a32_15_15_18_17"
-    assert (found["config"], set(found["modelled_ms"])) == (name, {"ideal", "hls-pynq"})
+    assert (report["config"], set(report["modelled_ms"])) == (name, {"ideal", "hls-pynq"})
     first = min(streams.iterdir())
     assert Stream.decode(first.read_bytes()).config == VtaConfig(log_batch=2)
-    seen = toolchain("vta", "disasm", first)
-    assert seen.out.startswith(f"{name}, revision 2020-12")
-    assert disasm.listing(Stream.decode(first.read_bytes()), with_uops=False) == seen.out.rstrip("\n")
-    seen = toolchain("vta", "disasm", first, "--config", ROOT / "toolchain/backends/vta/configs" / f"{name}.json")
-    assert seen.code == 0, seen.err
-    seen = toolchain("vta", "self-test", "--board", kind, "--json")
-    assert seen.code == 0, seen.err
-    (tested,) = json.loads(seen.out).values()
+    outcome = toolchain("vta", "disasm", first)
+    assert outcome.out.startswith(f"{name}, revision 2020-12")
+    assert disasm.listing(Stream.decode(first.read_bytes()), with_uops=False) == outcome.out.rstrip("\n")
+    outcome = toolchain("vta", "disasm", first, "--config", ROOT / "toolchain/backends/vta/configs" / f"{name}.json")
+    assert outcome.code == 0, outcome.err
+    outcome = toolchain("vta", "self-test", "--board", kind, "--json")
+    assert outcome.code == 0, outcome.err
+    (tested,) = json.loads(outcome.out).values()
     assert (tested["configuration"], tested["passed"][0]) == (name, "revision")
     assert len(tested["passed"]) == 4
 
@@ -185,13 +185,13 @@ def test_records_are_those_of_one_array(board_of, tmp_path):
     net = network(1)
     path, records = nets.save(net.proto(net.last), tmp_path), tmp_path / "records.jsonl"
     wide, usual = board_of("4x16"), "vta-sim"
-    seen = toolchain("tune", path, "--board", wide, "--trials", 6, "--records", records, "--json")
-    assert seen.code == 0, seen.err
+    outcome = toolchain("tune", path, "--board", wide, "--trials", 6, "--records", records, "--json")
+    assert outcome.code == 0, outcome.err
     tuned = {}
     for kind in (wide, usual):
-        seen = toolchain("vta", "kernels", path, "--board", kind, "--records", records, "--json")
-        tuned[kind] = any(one["tuned"] for one in json.loads(seen.out)["kernels"])
+        outcome = toolchain("vta", "kernels", path, "--board", kind, "--records", records, "--json")
+        tuned[kind] = any(kernel["tuned"] for kernel in json.loads(outcome.out)["kernels"])
     assert tuned == {wide: True, usual: False}
-    seen = toolchain("build", path, "--board", usual, "--records", records, "-o", tmp_path / "built")
-    assert (seen.code, "has no records for vta-sim" in seen.err) == (2, True), seen.err
-    assert '"vta-sim-4x16"' in seen.err
+    outcome = toolchain("build", path, "--board", usual, "--records", records, "-o", tmp_path / "built")
+    assert (outcome.code, "has no records for vta-sim" in outcome.err) == (2, True), outcome.err
+    assert '"vta-sim-4x16"' in outcome.err

@@ -597,7 +597,8 @@ FLAGS = sorted({flag for ends in QUEUES.values() for flag in ends})
 
 def without(stream, flags):
     kept = tuple(
-        flagged(one, **{flag: False for where, flag in flags if where == stage(one)}) for one in stream.instructions
+        flagged(instruction, **{flag: False for where, flag in flags if where == stage(instruction)})
+        for instruction in stream.instructions
     )
     return dataclasses.replace(stream, instructions=kept)
 
@@ -693,7 +694,7 @@ def test_only_the_timed_policy_has_cycles():
 
 def test_two_slots_take_less_time_than_one_after_the_other():
     stream, _, _ = pipelined()
-    plain = [flagged(one, **dataclasses.asdict(Tokens())) for one in stream.instructions[:-2]]
+    plain = [flagged(instruction, **dataclasses.asdict(Tokens())) for instruction in stream.instructions[:-2]]
     slow = dataclasses.replace(stream, instructions=tuple(serial(plain)[0]), relocations=())
     assert Simulator().cycles(stream).cycles < 0.8 * Simulator().cycles(slow).cycles
 
@@ -777,7 +778,7 @@ def test_the_library_is_built_once(tmp_path, monkeypatch):
     built = native.library(told.append)
     assert native.library(told.append) == built
     assert len(told) == 1
-    assert [one.name for one in (tmp_path / "vta").iterdir()] == [built.name]
+    assert [path.name for path in (tmp_path / "vta").iterdir()] == [built.name]
     built.write_bytes(b"cut off")
     with pytest.raises(BuildError, match="cannot be loaded"):
         native.loaded.__wrapped__()

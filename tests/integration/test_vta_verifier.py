@@ -304,7 +304,9 @@ def with_operands(uops: list[tuple[int, int]], revision: Revision = Revision.V20
         },
         vta_streams.stream(revision=revision),
     )
-    buffers = [replace(one, elements=PIXELS_HELD) if one.memory is Memory.ACC else one for one in made.buffers]
+    buffers = [
+        replace(buffer, elements=PIXELS_HELD) if buffer.memory is Memory.ACC else buffer for buffer in made.buffers
+    ]
     added = tuple(Uop(dst, src, 0) for dst, src in uops)
     return replace(made, uops=(*made.uops, *added), buffers=tuple(buffers))
 
@@ -348,7 +350,7 @@ def test_operands_that_were_just_written(uops, loops, apart, revision):
         refused(stream, f"instruction {ALU} .*reads an ACC element within 4 steps of writing it")
     else:
         verify(stream.encoded())
-    sizes = [one.elements * stream.config.element_bytes(one.memory) for one in stream.buffers]
+    sizes = [buffer.elements * stream.config.element_bytes(buffer.memory) for buffer in stream.buffers]
     arrays = [np.zeros(size, np.int8) for size in sizes]
     if apart in {1, 2}:
         with pytest.raises(VerificationError, match="that one of the 2 steps before writes"):
@@ -482,7 +484,7 @@ def token_pairs(stream: Stream) -> list[tuple[tuple[int, str], tuple[int, str]]]
 
 def test_every_token_of_a_kernel_is_needed():
     layer = Conv2d(1, 4, 4, 32, 64, (3, 3), (1, 1), (1, 1, 1, 1), shift=7)
-    choice = next(one for one in kernels.candidates(layer, DEFAULT) if one.oc_threads == 2)
+    choice = next(candidate for candidate in kernels.candidates(layer, DEFAULT) if candidate.oc_threads == 2)
     stream = kernels.stream(layer, choice, DEFAULT, Revision.V2020_12)
     for pair in token_pairs(stream):
         tokens = ((number, replace(stream.instructions[number].tokens, **{flag: False})) for number, flag in pair)
@@ -520,6 +522,6 @@ def test_what_is_let_through_runs_on_the_simulator(flips):
     except VerificationError:
         return
     stream = Stream.decode(data)
-    sizes = [one.elements * stream.config.element_bytes(one.memory) for one in stream.buffers]
+    sizes = [buffer.elements * stream.config.element_bytes(buffer.memory) for buffer in stream.buffers]
     if sum(sizes) < 1 << 24:
         Simulator(stream.config, stream.revision).run(stream, [np.zeros(size, np.int8) for size in sizes])

@@ -26,7 +26,10 @@ def most_probable(shares: NDArray[Any], width: int, blank: int = 0) -> tuple[lis
                 if label != blank and (*text, label) not in known:
                     last = text[-1] if text else -1
                     candidates.append(((*text, label), 0.0, (ends if label == last else ends + other) * of_label))
-        best = sorted((one for one in candidates if one[1] + one[2] > 0), key=lambda one: -(one[1] + one[2]))[:width]
+        best = sorted(
+            (candidate for candidate in candidates if candidate[1] + candidate[2] > 0),
+            key=lambda candidate: -(candidate[1] + candidate[2]),
+        )[:width]
         if best:
             scale = 2.0 ** -float(np.frexp(best[0][1] + best[0][2])[1])
             beams = [(text, ends * scale, other * scale) for text, ends, other in best]

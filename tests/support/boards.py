@@ -55,7 +55,7 @@ class Farm:
 
     def name(self, kind: str) -> str:
         """Return the name of the first board of a type."""
-        return next(one.name for one in self.boards if one.board == kind)
+        return next(board.name for board in self.boards if board.board == kind)
 
 
 def engine() -> docker.DockerClient | None:

@@ -48,9 +48,9 @@ class Cluster:
     def start(self, count: int = 1, threads: int = 1, preload: str = "") -> None:
         """Start workers, which join when they are ready."""
         for _ in range(count):
-            words = [self.address, "--nthreads", str(threads), "--no-nanny", "--local-directory", str(self.folder)]
-            words += ["--preload", preload] if preload else []
-            self.workers.append(_started("worker", [*words, *_QUIET, *self.tls], self.folder))
+            command = [self.address, "--nthreads", str(threads), "--no-nanny", "--local-directory", str(self.folder)]
+            command += ["--preload", preload] if preload else []
+            self.workers.append(_started("worker", [*command, *_QUIET, *self.tls], self.folder))
 
     def await_workers(self, count: int) -> None:
         """Wait until the scheduler knows so many."""
@@ -85,8 +85,8 @@ def _started(kind: str, words: Sequence[str], folder: Path) -> subprocess.Popen[
 def cluster(folder: Path, workers: int, tls: tuple[str, ...] = ()) -> Iterator[Cluster]:
     """Yield a scheduler with so many workers, of one thread each, that have joined."""
     file = folder / "scheduler.json"
-    words = ["--port", "0", "--scheduler-file", str(file), *_QUIET, *tls]
-    scheduler = _started("scheduler", [*words, "--protocol", "tls"] if tls else words, folder)
+    options = ["--port", "0", "--scheduler-file", str(file), *_QUIET, *tls]
+    scheduler = _started("scheduler", [*options, "--protocol", "tls"] if tls else options, folder)
     made = None
     try:
         until(lambda: file.exists() and file.read_text().endswith("}"), "the scheduler")

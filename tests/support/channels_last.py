@@ -45,7 +45,7 @@ def transposed(proto, folder, **options) -> tvm.IRModule:
 
 
 def operators(module: tvm.IRModule) -> collections.Counter[str]:
-    found = [one for block in module["main"].body.blocks for one in block.bindings]
+    found = [binding for block in module["main"].body.blocks for binding in block.bindings]
     names = [getattr(getattr(one.value, "op", None), "name", "") for one in found]
     return collections.Counter(name.removeprefix("relax.") for name in names)
 

@@ -56,8 +56,8 @@ class PoisonedBuilder(Builder):
         (folder / "bad.c").write_text(CODE)
         for kind in ("CRASH", "ENDLESS"):
             self._bad[kind] = folder / f"{kind}.so"
-            words = [driver.compiler, "-shared", "-fPIC", f"-D{kind}", "-x", "c", folder / "bad.c"]
-            driver.run([*words, "-o", self._bad[kind]], writable=[folder])
+            command = [driver.compiler, "-shared", "-fPIC", f"-D{kind}", "-x", "c", folder / "bad.c"]
+            driver.run([*command, "-o", self._bad[kind]], writable=[folder])
 
     def build(self, modules: Sequence[tvm.IRModule]) -> list[Built]:
         built = super().build(modules)

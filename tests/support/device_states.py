@@ -92,8 +92,8 @@ def remove_slot(device: Device, _name: str) -> None:
 
 
 def update(device: Device, name: str) -> None:
-    words = ["--root", str(device.root), "--keep", str(KEEP)]
-    raise SystemExit(subprocess.run(["sh", str(device.updates[name]), *words], check=False).returncode)
+    options = ["--root", str(device.root), "--keep", str(KEEP)]
+    raise SystemExit(subprocess.run(["sh", str(device.updates[name]), *options], check=False).returncode)
 
 
 class _Saved(Visit):

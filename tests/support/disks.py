@@ -234,20 +234,20 @@ def unmount(point: Path) -> None:
     raise RuntimeError(f"something still uses {point} five seconds after its client was killed")
 
 
-def _tool(*words: str | Path) -> str:
-    done = subprocess.run(words, check=False, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise RuntimeError(f"{words} failed with exit code {done.returncode}: {done.stderr}")
-    return done.stdout.strip()
+def _tool(*arguments: str | Path) -> str:
+    completed = subprocess.run(arguments, check=False, capture_output=True, text=True)
+    if completed.returncode != 0:
+        raise RuntimeError(f"{arguments} failed with exit code {completed.returncode}: {completed.stderr}")
+    return completed.stdout.strip()
 
 
 def _served(disk: Path, log: Path, export: Path) -> subprocess.Popen[bytes]:
-    words = ["qemu-storage-daemon"]
-    words += ["--blockdev", f"driver=file,node-name=disk,filename={disk}"]
-    words += ["--blockdev", f"driver=file,node-name=log,filename={log}"]
-    words += ["--blockdev", "driver=blklogwrites,node-name=both,file=disk,log=log"]
-    words += ["--export", f"type=fuse,id=export,node-name=both,mountpoint={export},writable=on"]
-    server = subprocess.Popen(words, stdin=subprocess.DEVNULL)
+    command = ["qemu-storage-daemon"]
+    command += ["--blockdev", f"driver=file,node-name=disk,filename={disk}"]
+    command += ["--blockdev", f"driver=file,node-name=log,filename={log}"]
+    command += ["--blockdev", "driver=blklogwrites,node-name=both,file=disk,log=log"]
+    command += ["--export", f"type=fuse,id=export,node-name=both,mountpoint={export},writable=on"]
+    server = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     deadline = time.monotonic() + 10
     while export.stat().st_size == 0:
         if server.poll() is not None or time.monotonic() > deadline:

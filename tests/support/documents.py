@@ -61,17 +61,17 @@ def commands(text: str) -> Iterator[list[str]]:
         lexer = shlex.shlex(line, posix=True, punctuation_chars="&|;()<>")
         lexer.whitespace_split = True
         lexer.commenters = "#" if re.search(r"(^|\s)#", line) else ""
-        words: list[str] = []
+        command: list[str] = []
         skip = False
         for word in lexer:
             if word in _OPERATORS:
-                yield from filter(None, [words])
-                words = []
+                yield from filter(None, [command])
+                command = []
             elif skip or word in _REDIRECTIONS:
                 skip = not skip
-            elif words or not _VARIABLE.fullmatch(word):
-                words = [*words, word]
-        yield from filter(None, [words])
+            elif command or not _VARIABLE.fullmatch(word):
+                command = [*command, word]
+        yield from filter(None, [command])
 
 
 def fault(words: list[str]) -> str:

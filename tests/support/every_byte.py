@@ -74,8 +74,8 @@ def refused_by_device(runner: Path, release: Path, trusted: Path, emulator: tupl
 def refused_at_a_load(runner: Path, release: Path, trusted: Path, made: Bundle, work: Path) -> bool:
     """Whether the runner refuses to load a release as not trusted."""
     tensors.save(work / "inputs", verification.samples_of(made).inputs)
-    words = [runner, "--release", release, "--trust", trusted, "--inputs", work / "inputs"]
-    return _refused([*words, "--outputs", work / "outputs", "--report", work / "report", "--max-runs", "0"])
+    command = [runner, "--release", release, "--trust", trusted, "--inputs", work / "inputs"]
+    return _refused([*command, "--outputs", work / "outputs", "--report", work / "report", "--max-runs", "0"])
 
 
 def _refused(words: list[str | Path]) -> bool:
@@ -142,8 +142,8 @@ def first_lines(installer: bytes) -> int:
     return int(found[1]) - 1
 
 
-def refused_by_update(script: Path, *words: str | Path) -> bool:
+def refused_by_update(script: Path, *arguments: str | Path) -> bool:
     """Whether an update ends with an error."""
     nowhere = subprocess.DEVNULL  # what it prints may not be text any more
-    with Device().start(script, *words, cwd=script.parent, stdout=nowhere, stderr=nowhere) as process:
+    with Device().start(script, *arguments, cwd=script.parent, stdout=nowhere, stderr=nowhere) as process:
         return process.wait(timeout=60) != 0

@@ -60,7 +60,7 @@ class Exported:
 def load(name: str) -> Exported:
     """Read a network of `NAMES` and draw its weights, the same ones each time."""
     proto = onnx.load_from_string(lzma.decompress((_FOLDER / f"{name}{_ENDING}").read_bytes()))
-    [found] = [json.loads(one.value) for one in proto.metadata_props if one.key == _NOTES]
+    [found] = [json.loads(prop.value) for prop in proto.metadata_props if prop.key == _NOTES]
     del proto.metadata_props[:]
     _restore(proto, _CALM.get(name.partition("-")[0], 1.0))
     return Exported(proto, {key: tuple(shape) for key, shape in found["shapes"].items()}, found["below"])

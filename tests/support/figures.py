@@ -46,8 +46,8 @@ def missing(document: Any, text: str, unseen: Sequence[str]) -> list[str]:
 
 def _read(text: str) -> Iterator[tuple[float, float, int]]:
     """Yield the numbers of a text, each with half of its last digit's worth and its digits."""
-    for found in _NUMBER.finditer(text):
-        whole, fraction, power = found[1].replace(",", ""), found[2] or "", found[3] or ""
+    for match in _NUMBER.finditer(text):
+        whole, fraction, power = match[1].replace(",", ""), match[2] or "", match[3] or ""
         value = float(f"{whole}{fraction}{power}")
         unit = 10.0 ** (int(power[1:] or 0) - max(len(fraction) - 1, 0))
         yield value, unit / 2, len((whole + fraction[1:]).lstrip("0"))

@@ -180,9 +180,9 @@ def _fill(path: Path) -> None:
             stream.flush()
 
 
-def started(folder: Path, *words: Any) -> subprocess.Popen[str]:
+def started(folder: Path, *arguments: Any) -> subprocess.Popen[str]:
     """Start the command in a process of its own, which may be killed."""
-    argv = [sys.executable, "-c", "from toolchain.cli import main; main()", "rollout", *map(str, words)]
+    argv = [sys.executable, "-c", "from toolchain.cli import main; main()", "rollout", *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
     return subprocess.Popen(argv, text=True, cwd=folder, env=environment, start_new_session=True, **pipes)

@@ -73,10 +73,10 @@ def is_there() -> bool:
 def build(folder: Path, *, coverage: bool = False) -> Path:
     """Compile a program for each parser; returns the folder in which they are."""
     tool = Path(cmake.CMAKE_BIN_DIR) / "cmake"
-    words = [f"-DCMAKE_CXX_COMPILER={COMPILER}", f"-DTVM_FFI_ROOT={resources.package_folder('tvm_ffi')}"]
-    words.append(f"-DZIG={resources.package_folder('ziglang') / 'zig'}")
-    words.append(f"-DCOVERAGE={'ON' if coverage else 'OFF'}")
-    subprocess.run([tool, "-S", SOURCES, "-B", folder, *words], check=True, stdout=subprocess.DEVNULL)
+    command = [f"-DCMAKE_CXX_COMPILER={COMPILER}", f"-DTVM_FFI_ROOT={resources.package_folder('tvm_ffi')}"]
+    command.append(f"-DZIG={resources.package_folder('ziglang') / 'zig'}")
+    command.append(f"-DCOVERAGE={'ON' if coverage else 'OFF'}")
+    subprocess.run([tool, "-S", SOURCES, "-B", folder, *command], check=True, stdout=subprocess.DEVNULL)
     jobs = str(len(os.sched_getaffinity(0)))
     subprocess.run([tool, "--build", folder, "--parallel", jobs], check=True, stdout=subprocess.DEVNULL)
     return folder
@@ -97,10 +97,10 @@ def run(programs: Path, parser: str, place: Path, limits: Sequence[str]) -> Run:
     options = [*_OPTIONS, *limits, f"-artifact_prefix={findings}/"]
     dictionary = SOURCES / "words" / f"{parser}.dict"
     options += [f"-dict={dictionary}"] if dictionary.exists() else []
-    words = [programs / parser, *options, corpus, SEEDS / parser, findings]  # what was found once is tried again
+    command = [programs / parser, *options, corpus, SEEDS / parser, findings]  # what was found once is tried again
     log = place / f"{parser}.log"
     with log.open("wb") as file:
-        code = subprocess.run(words, check=False, stdout=file, stderr=subprocess.STDOUT).returncode
+        code = subprocess.run(command, check=False, stdout=file, stderr=subprocess.STDOUT).returncode
     return _read(parser, code, log.read_text(errors="replace"))
 
 

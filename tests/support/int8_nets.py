@@ -210,7 +210,7 @@ def trained(size: int = 24) -> onnx.ModelProto:
     proto = residual(48, size)
     pictures, classes = gratings(600, size, seed=1)
     probe = Probe(proto, ["f"])
-    features = np.concatenate([probe.run({"x": one[None]})["f"] for one in pictures]).astype(np.float64)
+    features = np.concatenate([probe.run({"x": picture[None]})["f"] for picture in pictures]).astype(np.float64)
     mean = features.mean(axis=0)
     wanted = np.eye(10)[classes] - 0.1
     inside = (features - mean).T @ (features - mean)

@@ -29,9 +29,9 @@ def build(model: str, folder: Path, after_s: float | None) -> tuple[Outcome, boo
     timer = threading.Timer(after_s or 0.0, press)
     if after_s is not None:
         timer.start()
-    seen = toolchain("build", model, "-o", folder / "out")
+    outcome = toolchain("build", model, "-o", folder / "out")
     timer.cancel()
-    return seen, pressed.is_set()
+    return outcome, pressed.is_set()
 
 
 def interrupted(model: str, folder: Path, after_s: float) -> Outcome | None:

@@ -70,9 +70,9 @@ def until(condition: Callable[[], object], seconds: float = SOON_S) -> None:
 
 def status() -> dict[str, dict[str, Any]]:
     """Return what the farm says of each board."""
-    seen = toolchain("farm", "status", "--json")
-    assert seen.code == 0, seen.err
-    return {one["name"]: one for one in json.loads(seen.out)["boards"]}
+    outcome = toolchain("farm", "status", "--json")
+    assert outcome.code == 0, outcome.err
+    return {board["name"]: board for board in json.loads(outcome.out)["boards"]}
 
 
 def states() -> dict[str, str]:

@@ -104,7 +104,7 @@ def run(originals: tuple[Original, Original], seed: int, folder: Path, tally: Ta
 
 
 def _judge(found: Bundle, originals: tuple[Original, Original], said: str, tally: Tally) -> None:
-    known = {one.bundle.digest: one.digests for one in originals}.get(found.digest)
+    known = {original.bundle.digest: original.digests for original in originals}.get(found.digest)
     # What a bundle says of itself names the bundle, which cannot name it in turn: a load checks its form and subject.
     covered = [item for item in found.folder.iterdir() if item.name not in inventories.NAMES]
     got = {item.name: files.sha256_file(item) for item in covered}

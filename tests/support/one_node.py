@@ -57,7 +57,7 @@ def model(nodes: Sequence[One], opset: int) -> tuple[onnx.ModelProto, list[Array
                 values.append(array)
             elif array is not None:
                 constants.append(numpy_helper.from_array(array, name))
-    domains = {one.domain: one.version for one in sorted(nodes, key=lambda one: one.version) if one.domain}
+    domains = {node.domain: node.version for node in sorted(nodes, key=lambda node: node.version) if node.domain}
     opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(*each) for each in sorted(domains.items()))]
     graph = helper.make_graph(made, "nodes", inputs, outputs, constants)
     proto = helper.make_model(graph, opset_imports=opsets, ir_version=10)
@@ -81,7 +81,7 @@ def expected(proto: onnx.ModelProto, values: Sequence[Array]) -> list[Array]:
 
 def each_expected(nodes: Sequence[One], opset: int) -> list[Array]:
     """Return the same, of each node for itself: ONNX Runtime may lack some element types of some."""
-    return [array for one in nodes for array in expected(*model([one], opset))]
+    return [array for node in nodes for array in expected(*model([node], opset))]
 
 
 def fed(operator: str, *inputs: Array | None, outputs: int = 1, **attributes: Any) -> One:

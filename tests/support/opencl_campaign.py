@@ -74,13 +74,13 @@ def run(
     Raises:
         RuntimeError: The process ended before all were run.
     """
-    names = [str(one) for one in folders]
+    names = [str(folder) for folder in folders]
     argv = [*starter, sys.executable, "-m", "tests.support.opencl_campaign", *names]
     known = {**os.environ, "EDGE_OPENCL_CACHE": "", **environment}
-    done = subprocess.run(argv, env=known, cwd=ROOT, capture_output=True, text=True, check=False, timeout=timeout)
-    seen = [Seen(**json.loads(line)) for line in done.stdout.splitlines() if line.startswith("{")]
-    if done.returncode or len(seen) != len(names):
-        raise RuntimeError(f"{len(seen)} of {len(names)} were run, then: {done.stderr[-2000:]}")
+    completed = subprocess.run(argv, env=known, cwd=ROOT, capture_output=True, text=True, check=False, timeout=timeout)
+    seen = [Seen(**json.loads(line)) for line in completed.stdout.splitlines() if line.startswith("{")]
+    if completed.returncode or len(seen) != len(names):
+        raise RuntimeError(f"{len(seen)} of {len(names)} were run, then: {completed.stderr[-2000:]}")
     return seen
 
 
@@ -95,7 +95,7 @@ def _each(folders: Sequence[str]) -> Iterator[Seen]:
 
 def _difference(folder: Path, device: tvm.runtime.Device) -> float:
     machine = relax.VirtualMachine(tvm.runtime.load_module(str(folder / _LIBRARY)), device)
-    made = machine["main"](*(tvm.runtime.tensor(one, device) for one in _arrays(folder / _GIVEN)))
+    made = machine["main"](*(tvm.runtime.tensor(array, device) for array in _arrays(folder / _GIVEN)))
     found = [made] if hasattr(made, "numpy") else list(made)
     worst = [0.0]
     for mine, theirs in zip((one.numpy() for one in found), _arrays(folder / _WANTED), strict=True):

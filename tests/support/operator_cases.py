@@ -284,9 +284,9 @@ def run(names: Sequence[str], *, constants: bool = False, kind: str = PROCESSOR)
 def _chunk(names: list[str], *, constants: bool, kind: str) -> list[Verdict]:
     found: list[Verdict] = []
     while names:
-        words = [sys.executable, "-m", __spec__.name, "--here", "--board", kind]
-        words += ["--constants"] if constants else []
-        process = subprocess.run(words, input="\n".join(names), capture_output=True, text=True, check=False)
+        command = [sys.executable, "-m", __spec__.name, "--here", "--board", kind]
+        command += ["--constants"] if constants else []
+        process = subprocess.run(command, input="\n".join(names), capture_output=True, text=True, check=False)
         lines = [line for line in process.stdout.splitlines() if line.startswith('{"name"')]
         found += [Verdict(**json.loads(line)) for line in lines]
         names = names[len(lines) :]
@@ -314,13 +314,13 @@ def main() -> None:
         _here(sys.stdin.read().split(), constants=options.constants, kind=options.board)
         return
     names = [name for name in cases() if re.search(options.only, name)]
-    found = run(names, constants=options.constants, kind=options.board)
+    completed = run(names, constants=options.constants, kind=options.board)
     if options.json:
-        options.json.write_text(json.dumps([one.__dict__ for one in found], indent=1))
-    for one in found:
+        options.json.write_text(json.dumps([one.__dict__ for one in completed], indent=1))
+    for one in completed:
         if one.kind != RIGHT:
             sys.stdout.write(f"{one.kind:8} {one.name} [{' '.join(one.operators)}] {one.text}\n")
-    sys.stdout.write(f"{dict(collections.Counter(one.kind for one in found))}\n")
+    sys.stdout.write(f"{dict(collections.Counter(one.kind for one in completed))}\n")
 
 
 if __name__ == "__main__":

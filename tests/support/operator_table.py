@@ -59,16 +59,16 @@ _TEXT = 8  # ONNX's number of strings
 def text(verdicts: Iterable[Verdict]) -> str:
     """Return the table, a line for each operator that has a case of its own."""
     by_operator: dict[str, list[Verdict]] = collections.defaultdict(list)
-    for one in verdicts:
-        if len(one.operators) == 1:
-            by_operator[one.operators[0]].append(one)
+    for verdict in verdicts:
+        if len(verdict.operators) == 1:
+            by_operator[verdict.operators[0]].append(verdict)
     return _HEADS + "".join(_line(operator, by_operator[operator]) for operator in sorted(by_operator))
 
 
 def _line(operator: str, verdicts: Sequence[Verdict]) -> str:
-    right = [one for one in verdicts if one.kind == RIGHT]
+    right = [verdict for verdict in verdicts if verdict.kind == RIGHT]
     kinds = ", ".join(sorted({one.dtype for one in right if one.dtype}))
-    reasons = sorted({reason(one) for one in verdicts if one.kind == REFUSED} - {_TYPE})
+    reasons = sorted({reason(verdict) for verdict in verdicts if verdict.kind == REFUSED} - {_TYPE})
     return f"| {operator} | {len(right)} of {len(verdicts)} | {kinds} | {'; '.join(reasons)} |\n"
 
 
@@ -96,7 +96,7 @@ def page(table: str) -> str:
 
 def promised() -> list[str]:
     """Return the cases whose values a board can have."""
-    return [one for one in names() if not is_exempt(one)]
+    return [name for name in names() if not is_exempt(name)]
 
 
 def main() -> None:

@@ -115,7 +115,7 @@ def _kit(values: Sequence[float]) -> Made:
         Plot("Series", "run", "ms", strokes, levels[:1]),
         Histogram("Histogram", "ms", [Group("base", sides[0]), Group(LONG * 2, sides[1])]),
         Bars("Bars", "ms", bars),
-        Bars("Differences", "ms", [dataclasses.replace(one, value=1 - one.value, **ends) for one in bars]),
+        Bars("Differences", "ms", [dataclasses.replace(bar, value=1 - bar.value, **ends) for bar in bars]),
     ]  # fmt: skip
     sections = [
         Section("Texts", [Text(FOREIGN, "bad"), Notes([FOREIGN, LONG]), Facts([(LONG, FOREIGN)])]),
@@ -330,8 +330,8 @@ def _profiled(found: Profile) -> Made:
 
 def _doubtful_profile() -> Profile:
     rows = tuple(
-        dataclasses.replace(one, modelled_ms=2.1253, of_peak=None, gflop=None, gflops=None, bound="")
-        for one in _rows(2)
+        dataclasses.replace(row, modelled_ms=2.1253, of_peak=None, gflop=None, gflops=None, bound="")
+        for row in _rows(2)
     )
     warnings = ("emulated: these times say nothing about the real board", FOREIGN)
     return profile(emulated=True, rows=rows, peak=None, no_peak="it is an emulator", warnings=warnings, model=LONG)
@@ -374,7 +374,7 @@ def _slower() -> Made:
     """A gate that finds a regression, with a throttled round and one outlier."""
     changes = [math.log(value) + 0.083 for value in spread(16, 4)]
     taken = gates.rounds_of(
-        [*changes[:8], 6.5, *changes[8:15]], fresh=[0.07 + one / 10 for one in changes], base_ms=11.7
+        [*changes[:8], 6.5, *changes[8:15]], fresh=[0.07 + change / 10 for change in changes], base_ms=11.7
     )
     hot = gates.one_round(gates.turn(21.1, throttles=4, mhz=611.0), gates.turn(11.9, switches=432), number=33)
     return _gated(
@@ -425,7 +425,9 @@ PAGES: dict[str, Callable[[], Made]] = {
     "gate-nothing": lambda: _gated([], hot=f"the device throttled: {FOREIGN}"),
     "rollout": _rolled_out,
     "tune": _tune,
-    "tune-untuned": lambda: _tune(tasks=tuple(dataclasses.replace(one, untuned_s=2.5 * one.best_s) for one in TASKS)),
+    "tune-untuned": lambda: _tune(
+        tasks=tuple(dataclasses.replace(task, untuned_s=2.5 * task.best_s) for task in TASKS)
+    ),
     "tune-many": _many_tasks,
     "tune-nothing": lambda: _tune(tasks=(dataclasses.replace(TASKS[0], best_s=None),), points=(), boards=()),
 }

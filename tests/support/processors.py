@@ -118,7 +118,7 @@ def _emulated(release: Path, feeds: Mapping[str, np.ndarray], folder: Path) -> d
     tensors.save(folder / "inputs", dict(feeds))
     argv = [_EMULATOR, "-L", f"/usr/{_TRIPLE}", runner.path, "--release", release, "--inputs", folder / "inputs"]
     argv += ["--outputs", folder / "outputs", "--report", folder / "report", "--max-runs", "0", "--threads", "2"]
-    done = subprocess.run(list(map(str, argv)), check=False, capture_output=True, text=True, timeout=600)
-    if done.returncode:
-        raise RuntimeError(f"the runner ended with {done.returncode}: {done.stderr}")
+    completed = subprocess.run(list(map(str, argv)), check=False, capture_output=True, text=True, timeout=600)
+    if completed.returncode:
+        raise RuntimeError(f"the runner ended with {completed.returncode}: {completed.stderr}")
     return load_file(folder / "outputs")

@@ -77,7 +77,7 @@ class Graph:
 
     def like(self, name: str) -> str | None:
         """Another image of the same shape, if there is one."""
-        same = [one for one in self.images() if self.shapes[one] == self.shapes[name] and one != name]
+        same = [image for image in self.images() if self.shapes[image] == self.shapes[name] and image != name]
         return self.pick(*same) if same else None
 
     def finish(self) -> onnx.ModelProto:
@@ -85,7 +85,7 @@ class Graph:
         loose = [name for name in self.shapes if name not in read and name not in self._inputs]
         inputs, outputs = ([self._value(name) for name in names] for names in (self._inputs, loose))
         graph = helper.make_graph(
-            self.nodes, "random", inputs, outputs, [one for one in self.weights if one.name in read]
+            self.nodes, "random", inputs, outputs, [weight for weight in self.weights if weight.name in read]
         )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
         onnx.checker.check_model(model, full_check=True)
@@ -245,7 +245,7 @@ def squeeze_and_excite(g: Graph) -> None:
 def concat(g: Graph) -> None:
     data = g.image()
     batch, _, height, width = g.shapes[data]
-    fitting = [one for one in g.images() if g.shapes[one][0] == batch and g.shapes[one][2:] == (height, width)]
+    fitting = [image for image in g.images() if g.shapes[image][0] == batch and g.shapes[image][2:] == (height, width)]
     count = int(g.pick(1, 2, 2, 3))
     parts = [data, *(g.pick(*fitting) for _ in range(count))]
     g.random.shuffle(parts)

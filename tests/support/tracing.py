@@ -28,9 +28,9 @@ def traced(
     require("strace", "strace", shutil.which("strace") is not None)
     tracer = ["strace", "-f", "-qq", "-e", f"trace={calls}", "-e", "signal=none", "-o", seen]
     argv = [str(word) for word in (*tracer, *words)]
-    done = subprocess.run(argv, env=environment or os.environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout, seen.read_text().splitlines()
+    completed = subprocess.run(argv, env=environment or os.environ, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout, seen.read_text().splitlines()
 
 
 def peers(calls: Sequence[str]) -> set[tuple[str, int]]:

@@ -45,16 +45,16 @@ class Device:
     shell: tuple[str, ...] = ("sh",)
     environment: dict[str, str] = field(default_factory=lambda: dict(os.environ))
 
-    def start(self, script: Path, *words: object, **how: object) -> subprocess.Popen[str]:
+    def start(self, script: Path, *arguments: object, **how: object) -> subprocess.Popen[str]:
         """Start to apply an update."""
         # Who runs the tests in the background has signals ignored for all that they start.
-        argv = ["/usr/bin/env", "--default-signal", *self.shell, str(script), *map(str, words)]
+        argv = ["/usr/bin/env", "--default-signal", *self.shell, str(script), *map(str, arguments)]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
         return subprocess.Popen(argv, env=self.environment, text=True, **{**pipes, **how})
 
-    def apply(self, script: Path, *words: object) -> subprocess.CompletedProcess[str]:
+    def apply(self, script: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
         """Apply an update, or whatever else the words say."""
-        with self.start(script, *words) as process:
+        with self.start(script, *arguments) as process:
             out, err = process.communicate(timeout=120)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 

@@ -90,8 +90,8 @@ class Board:
     def run(self, stream: Stream | str, arrays: Sequence[np.ndarray], device: str = "", stays: int = 0) -> None:
         """Run a stream, or its text, on arrays; those whose bits are set may stay in the device's memory."""
         text = stream if isinstance(stream, str) else base64.b64encode(stream.encoded()).decode()
-        data = (ctypes.c_void_p * len(arrays))(*(one.ctypes.data for one in arrays))
-        sizes = (ctypes.c_uint64 * len(arrays))(*(one.nbytes for one in arrays))
+        data = (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
+        sizes = (ctypes.c_uint64 * len(arrays))(*(array.nbytes for array in arrays))
         name = (device or self.name).encode()
         call(
             self._library.harness_run,
@@ -106,8 +106,8 @@ class Board:
 
     def hold(self, arrays: Sequence[np.ndarray]) -> int:
         """Say that arrays are constant, until what this returns is released."""
-        data = (ctypes.c_void_p * len(arrays))(*(one.ctypes.data for one in arrays))
-        sizes = (ctypes.c_uint64 * len(arrays))(*(one.nbytes for one in arrays))
+        data = (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
+        sizes = (ctypes.c_uint64 * len(arrays))(*(array.nbytes for array in arrays))
         self._library.harness_hold.restype = ctypes.c_uint64
         return int(self._library.harness_hold(self._handle, data, sizes, len(arrays)))
 

@@ -46,7 +46,7 @@ def tensors(layer: Conv2d, seed: int = 0, config: VtaConfig = DEFAULT) -> list[n
 
 def reference(layer: Conv2d, arguments: list[np.ndarray]) -> np.ndarray:
     """Return what a layer writes, computed with 64 bits and then taken as 32, as the machine does."""
-    x, weights, *others = (one.astype(np.int64) for one in arguments[:-1])
+    x, weights, *others = (argument.astype(np.int64) for argument in arguments[:-1])
     top, left, bottom, right = layer.padding
     around = ((0, 0), (0, 0), (top, bottom), (left, right), (0, 0), (0, 0))
     x = np.pad(x, around, constant_values=layer.pad)

@@ -160,8 +160,10 @@ def with_calls(module: tvm.IRModule, compute: Compute) -> tvm.IRModule:
     blocks = []
     for block in module["main"].body.blocks:
         bindings = [
-            relax.VarBinding(one.var, _called(module, one.value, compute)) if _is_kernel(module, one.value) else one
-            for one in block.bindings
+            relax.VarBinding(binding.var, _called(module, binding.value, compute))
+            if _is_kernel(module, binding.value)
+            else binding
+            for binding in block.bindings
         ]
         blocks.append(type(block)(bindings))
     main = module["main"]

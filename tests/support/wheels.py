@@ -54,18 +54,18 @@ def downloaded(wheel: Wheel, folder: Path) -> Path:
     """
     wanted = folder / "requirements.txt"
     wanted.write_text(f"{wheel.project}=={wheel.version} --hash=sha256:{wheel.sha256}\n", encoding="utf-8")
-    words = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--python-version", _PYTHON]
-    words += [word for platform in wheel.platforms for word in ("--platform", platform)]
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", *words]
-    done = subprocess.run(
+    options = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--python-version", _PYTHON]
+    options += [word for platform in wheel.platforms for word in ("--platform", platform)]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", *options]
+    completed = subprocess.run(
         [*command, "--dest", folder, "--requirement", wanted],
         capture_output=True,
         text=True,
         check=False,
         timeout=_SECONDS,
     )
-    if done.returncode:
-        raise UnreachableError(f"pip cannot fetch {wheel.file}: {done.stderr.strip()[-2000:]}")
+    if completed.returncode:
+        raise UnreachableError(f"pip cannot fetch {wheel.file}: {completed.stderr.strip()[-2000:]}")
     return folder / wheel.file
 
 
