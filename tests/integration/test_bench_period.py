@@ -32,18 +32,18 @@ def root(tiny, program, tmp_path_factory):
     return folder
 
 
-def processes(words: str) -> list[int]:
+def processes(command_line: str) -> list[int]:
     """The processes of this machine whose command line has some words."""
-    found = []
+    pids = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
             continue
-        if words in line and state != "Z":
-            found.append(int(folder.name))
-    return found
+        if command_line in line and state != "Z":
+            pids.append(int(folder.name))
+    return pids
 
 
 def until(holds) -> None:
@@ -168,12 +168,12 @@ def without_rights() -> None:
     resource.setrlimit(resource.RLIMIT_RTPRIO, (0, 0))
 
 
-@pytest.mark.parametrize(("flag", "words"), [("--fifo", "no real-time priority"), ("--mlock", "cannot be locked")])
-def test_rights_that_are_missing_are_named(argv, flag, words):
+@pytest.mark.parametrize(("flag", "message"), [("--fifo", "no real-time priority"), ("--mlock", "cannot be locked")])
+def test_rights_that_are_missing_are_named(argv, flag, message):
     completed = subprocess.run([*argv, "--period-us", "1000", "--for-ms", "10", flag],
                           check=False, capture_output=True, text=True, preexec_fn=without_rights)  # fmt: skip
     assert completed.returncode == RIGHTS
-    assert words in completed.stderr
+    assert message in completed.stderr
 
 
 def test_memory_is_locked(argv, tmp_path):
@@ -185,7 +185,7 @@ def test_memory_is_locked(argv, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("options", "message"),
     [
         (["--load", "cpu"], "need --period-us"),
         (["--period-us", "0"], "from 100 to"),
@@ -193,8 +193,8 @@ def test_memory_is_locked(argv, tmp_path):
         (["--period-us", "1000", "--for-ms", "0"], "from 1 to"),
     ],
 )
-def test_wrong_options_of_the_runner(argv, words, message):
-    completed = subprocess.run([*argv, *words], check=False, capture_output=True, text=True)
+def test_wrong_options_of_the_runner(argv, options, message):
+    completed = subprocess.run([*argv, *options], check=False, capture_output=True, text=True)
     assert (completed.returncode, message in completed.stderr) == (USAGE, True), completed.stderr
 
 

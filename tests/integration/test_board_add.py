@@ -58,8 +58,8 @@ class User:
 
     def files(self) -> dict[str, str]:
         """Return what there is of lists, board files and known hosts."""
-        kept = [path for path in [*self.config.rglob("*"), self.known_hosts] if path.is_file()]
-        return {path.relative_to(self.home).as_posix(): path.read_text() for path in kept}
+        files = [path for path in [*self.config.rglob("*"), self.known_hosts] if path.is_file()]
+        return {path.relative_to(self.home).as_posix(): path.read_text() for path in files}
 
 
 @pytest.fixture
@@ -91,9 +91,9 @@ def fingerprint(server: Server) -> str:
 def test_this_machine(user, serve):
     """One command, and then a deploy works with no edit; the same command again changes nothing."""
     server = serve()
-    known = user.add(server, "--fingerprint", fingerprint(server), "--root", user.root, "--json")
-    assert known.code == 0, known.err
-    report = json.loads(known.out)
+    outcome = user.add(server, "--fingerprint", fingerprint(server), "--root", user.root, "--json")
+    assert outcome.code == 0, outcome.err
+    report = json.loads(outcome.out)
     assert report["written"] is True
     assert report["deploy"]["outputs"]["ok"] is True
     assert report["device"]["machine"] == os.uname().machine
@@ -155,27 +155,27 @@ def test_small_user_lands(user, serve, tools):
 @pytest.fixture
 def mount(user):
     """Mount a small file system where releases would go."""
-    done = []
+    mounted = []
 
     def mount(options: str) -> None:
         command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", user.root.parent]
         possible = os.geteuid() == 0 and shutil.which("mount") is not None
-        made = possible and subprocess.run(command, capture_output=True, check=False).returncode == 0
-        require("a small file system", "root and a kernel that lets it mount", made)
-        done.append(user.root.parent)
+        succeeded = possible and subprocess.run(command, capture_output=True, check=False).returncode == 0
+        require("a small file system", "root and a kernel that lets it mount", succeeded)
+        mounted.append(user.root.parent)
 
     yield mount
-    for point in done:
+    for point in mounted:
         subprocess.run(["umount", "--lazy", point], check=True)
 
 
-def refused(user: User, seen: Outcome, code: int, message: str, hint: str) -> None:
+def refused(user: User, outcome: Outcome, code: int, message: str, hint: str) -> None:
     """See that a device was refused by name, with the next command, and that nothing was written."""
-    assert seen.code == code, seen.err
-    lines = seen.err.splitlines()
+    assert outcome.code == code, outcome.err
+    lines = outcome.err.splitlines()
     error = next(line for line in lines if line.startswith("error: "))
     assert message in error
-    assert hint in seen.err.partition("hint: ")[2]
+    assert hint in outcome.err.partition("hint: ")[2]
     assert not [name for name in user.files() if name != "known_hosts"]
     assert not user.root.exists()
 

@@ -21,12 +21,12 @@ def test_rows_and_their_number(name, tmp_path):
     done("deploy", model, *options, "--input", tmp_path / "x.npy", "--budget", 0)
     np.savez(tmp_path / "every.npz", x=scenes)
     parsed("run", *options, "--input", tmp_path / "every.npz", "-o", tmp_path / "y.npz")
-    found = np.load(tmp_path / "y.npz")
-    for at, scene in enumerate(scenes):
-        for value, wanted in zip(proto.graph.output, detector_nets.expected(proto, scene), strict=True):
-            got = found[value.name][at]
+    outputs = np.load(tmp_path / "y.npz")
+    for index, scene in enumerate(scenes):
+        for value, expected in zip(proto.graph.output, detector_nets.expected(proto, scene), strict=True):
+            got = outputs[value.name][index]
             if name == "regions":  # the others have a fixed number of rows
-                (count,) = (found[key] for key in found.files if key.endswith(".count"))
-                assert count[at] == len(wanted)
-                got = got[: len(wanted)]
-            np.testing.assert_allclose(got, wanted, rtol=1e-6)
+                (count,) = (outputs[key] for key in outputs.files if key.endswith(".count"))
+                assert count[index] == len(expected)
+                got = got[: len(expected)]
+            np.testing.assert_allclose(got, expected, rtol=1e-6)

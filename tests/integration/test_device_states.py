@@ -129,14 +129,16 @@ class Rig:
 def rig(tiny, program, tmp_path_factory) -> Iterator[Rig]:
     folder = tmp_path_factory.mktemp("states")
     disk = disks.cuttable(folder, _MIB, _FEW_FILES)
-    made = {name: bundles.reweighted(tiny, folder / name, seed) for seed, name in enumerate(("older", "old", "new"))}
-    made["mute"] = bundles.variant(made["new"], folder / "mute", {}, name="mute")
+    releases = {
+        name: bundles.reweighted(tiny, folder / name, seed) for seed, name in enumerate(("older", "old", "new"))
+    }
+    releases["mute"] = bundles.variant(releases["new"], folder / "mute", {}, name="mute")
     root = disk.point / "device"
-    place = Place(folder / "application", root).put()
-    device = Device(root, place.folder, {name: one.folder for name, one in made.items()}, {})
+    application = Place(folder / "application", root).put()
+    device = Device(root, application.folder, {name: release.folder for name, release in releases.items()}, {})
     for name, run in (("new", None), ("new with", device.application)):
-        device.updates[name] = updates.written(made["new"], program, folder / f"{name}.run", run=run).path
-    digests = {**{name: one.digest for name, one in made.items()}, "none": None}
+        device.updates[name] = updates.written(releases["new"], program, folder / f"{name}.run", run=run).path
+    digests = {**{name: release.digest for name, release in releases.items()}, "none": None}
     rig = Rig(disk, device, digests, {}, folder)
     _make_images(rig)
     yield rig

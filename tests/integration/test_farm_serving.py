@@ -196,8 +196,8 @@ def client(code: str) -> tuple[subprocess.Popen[str], str]:
     """Start a program of the farm's Python API; return it with what it says when it is ready."""
     argv = [sys.executable, "-c", textwrap.dedent(code)]
     process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    word, _, rest = process.stdout.readline().strip().partition(" ")
-    assert word == "ready"
+    state, _, rest = process.stdout.readline().strip().partition(" ")
+    assert state == "ready"
     return process, rest
 
 
@@ -243,8 +243,8 @@ def test_a_command_has_a_board_for_itself(farm, tmp_path):
             pathlib.Path({str(tmp_path / "found")!r}).write_text(" ".join(one.name for one in lease.boards))
         raise SystemExit(7)
     """
-    words = shlex.join([sys.executable, "-c", textwrap.dedent(code)])
-    outcome = toolchain("farm", "lock", "b", "--", "sh", "-c", f"({words})")
+    command_line = shlex.join([sys.executable, "-c", textwrap.dedent(code)])
+    outcome = toolchain("farm", "lock", "b", "--", "sh", "-c", f"({command_line})")
     assert outcome.code == 7, outcome.err
     assert (tmp_path / "found").read_text() == "b"
     until(lambda: set(states().values()) == {"free"})
@@ -296,9 +296,9 @@ def test_every_lease_has_keys_of_its_own_and_leaves_nothing_running(lab, farm):
 
 def test_servers_have_limits(lab, farm):
     for pid in board_servers(lab):
-        words = command(pid).split(b"\0")
-        assert words[words.index(b"--session-limit") + 1] == b"3600"
-        assert words[words.index(b"--idle-limit") + 1] == b"300"
+        command_line = command(pid).split(b"\0")
+        assert command_line[command_line.index(b"--session-limit") + 1] == b"3600"
+        assert command_line[command_line.index(b"--idle-limit") + 1] == b"300"
 
 
 # --- other users ---
@@ -307,15 +307,15 @@ def test_servers_have_limits(lab, farm):
 def test_a_key_is_nowhere_to_be_read(lab, farm):
     with leases.lease("bench") as lease, session(lease, "a"):
         keys = [board.key for board in lease.boards]
-        seen = [toolchain("farm", "status").out, toolchain("farm", "status", "--json").out, repr(lease.boards)]
+        texts = [toolchain("farm", "status").out, toolchain("farm", "status", "--json").out, repr(lease.boards)]
         for process in Path("/proc").glob("[0-9]*"):
             for name in ("cmdline", "environ"):
                 with contextlib.suppress(OSError):  # it has ended
-                    seen.append((process / name).read_text(errors="replace"))
-    seen += [server.log() for server in lab.servers]
-    seen += [path.read_text(errors="replace") for path in protocol.folder().glob("*.log*")]
-    assert "leased by" in seen[-1]
-    assert not [text for text in seen if any(key in text for key in keys)]
+                    texts.append((process / name).read_text(errors="replace"))
+    texts += [server.log() for server in lab.servers]
+    texts += [path.read_text(errors="replace") for path in protocol.folder().glob("*.log*")]
+    assert "leased by" in texts[-1]
+    assert not [text for text in texts if any(key in text for key in keys)]
 
 
 ATTACK = """
@@ -340,8 +340,8 @@ def test_another_user_gets_to_no_socket_of_ours(farm, lab):
         folder = protocol.folder()
         sockets = unix_sockets({daemon(), *board_servers(lab)})
         assert len(sockets) >= 3
-        places = {folder, folder / protocol.LOG, *sockets, *(path.parent for path in sockets)}
-        assert stranger.run(ATTACK, *places) == "PermissionError"
+        paths = {folder, folder / protocol.LOG, *sockets, *(path.parent for path in sockets)}
+        assert stranger.run(ATTACK, *paths) == "PermissionError"
 
 
 ASK = """
@@ -383,8 +383,8 @@ def unix_sockets(pids: set[int]) -> set[Path]:
         with contextlib.suppress(OSError):  # it was closed meanwhile
             mine.add(str(path.readlink()))
     rows = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
-    found = {Path(row[7]) for row in rows if len(row) > 7 and f"socket:[{row[6]}]" in mine and row[3] == "00010000"}
-    return {protocol.folder() / path.name if path.is_relative_to("/proc") else path for path in found}
+    sockets = {Path(row[7]) for row in rows if len(row) > 7 and f"socket:[{row[6]}]" in mine and row[3] == "00010000"}
+    return {protocol.folder() / path.name if path.is_relative_to("/proc") else path for path in sockets}
 
 
 def test_a_folder_of_another_users_is_not_used(lab, monkeypatch):
@@ -392,9 +392,9 @@ def test_a_folder_of_another_users_is_not_used(lab, monkeypatch):
     with stranger.shared_folder() as shared:
         stranger.run("os.mkdir(sys.argv[1], 0o700)", shared / "serving")
         monkeypatch.setenv("TOOLCHAIN_CACHE", str(shared))
-        for words in (["status"], ["lock", "a"], ["release", "a"], ["down"]):
-            outcome = toolchain("farm", *words)
-            assert (outcome.code, "belongs to another user" in outcome.err) == (5, True), (words, outcome.err)
+        for command in (["status"], ["lock", "a"], ["release", "a"], ["down"]):
+            outcome = toolchain("farm", *command)
+            assert (outcome.code, "belongs to another user" in outcome.err) == (5, True), (command, outcome.err)
 
 
 # --- what goes wrong ---
@@ -421,10 +421,10 @@ def test_a_device_that_restarts_comes_back_into_its_lease(lab, farm):
 
 def test_a_killed_daemon_leaves_nothing_and_is_replaced(lab, farm):
     with leases.lease("bench") as lease:
-        left = board_servers(lab)
-        assert len(left) == 2
+        servers = board_servers(lab)
+        assert len(servers) == 2
         os.kill(daemon(), signal.SIGKILL)
-        until(lambda: not any(map(runs, left)))
+        until(lambda: not any(map(runs, servers)))
         until(lambda: not lease.alive)
     assert not leases.is_running()
     assert (protocol.folder() / protocol.SOCKET).exists()
@@ -435,10 +435,10 @@ def test_a_killed_daemon_leaves_nothing_and_is_replaced(lab, farm):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_daemon_in_order(lab, farm, number):
-    pid, left = daemon(), board_servers(lab)
+    pid, servers = daemon(), board_servers(lab)
     os.kill(pid, number)
     until(lambda: not runs(pid), 20)
-    until(lambda: not any(map(runs, left)), 10)
+    until(lambda: not any(map(runs, servers)), 10)
     assert not (protocol.folder() / protocol.SOCKET).exists()
     assert toolchain("farm", "down").code == 0
 
@@ -457,9 +457,9 @@ def test_two_commands_start_one_daemon(lab, surroundings):
     assert toolchain("farm", "down").code == 0
     argv = [sys.executable, "-c", "from toolchain import cli; cli.main()", "farm", "up"]
     runs_of_it = [subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    for one in runs_of_it:
-        _out, err = one.communicate(timeout=120)
-        assert one.returncode == 0, err
+    for process in runs_of_it:
+        _out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
     assert states() == {"a": "free", "b": "free"}
     assert len(board_servers(lab)) == 2
     assert toolchain("farm", "down").code == 0  # and no second one takes over
@@ -478,13 +478,13 @@ def places(lab: Lab) -> list[FarmDevice]:
 def test_a_daemon_of_ones_own(lab):
     assert toolchain("farm", "down").code == 0
     until(lambda: not board_servers(lab))
-    told: list[str] = []
-    with leases.private(places(lab), told.append) as folder:
+    messages: list[str] = []
+    with leases.private(places(lab), messages.append) as folder:
         with leases.lease("bench", folder=folder) as lease:
             assert [type(board) for board in lease.boards] == [LeasedBoard] * 2
             assert can_be_used(lease, "a")
         mine = board_servers(lab)
-    assert {"a: serves", "b: serves"} <= set(told)
+    assert {"a: serves", "b: serves"} <= set(messages)
     assert not folder.exists()
     assert len(mine) >= 2
     until(lambda: not any(map(runs, mine)))
@@ -516,10 +516,10 @@ def test_a_daemon_of_ones_own_dies_with_its_owner(lab):
     until(lambda: not board_servers(lab))
     owner, folder = client(PRIVATE)
     assert Path(folder).exists()
-    left = board_servers(lab)
-    assert len(left) == 1
+    servers = board_servers(lab)
+    assert len(servers) == 1
     kill(owner)
-    until(lambda: not any(map(runs, left)))
+    until(lambda: not any(map(runs, servers)))
     until(lambda: not Path(folder).exists())
 
 

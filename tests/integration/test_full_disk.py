@@ -154,12 +154,12 @@ def test_full_in_the_middle_of_an_upload(disk, ship, bulky):
 def test_full_after_the_upload(disk, ship, bulky, monkeypatch, owner, step):
     """Links need no data blocks on a tmpfs, so this may go well; it must not leave anything between old and new."""
     ship(bulky[0])
-    whole = getattr(owner, step)
+    original = getattr(owner, step)
 
     def on_a_full_disk(*args):
         if not (disk / "filler").exists():
             fill(disk / "filler")
-        return whole(*args)
+        return original(*args)
 
     with monkeypatch.context() as patch, contextlib.suppress(DeviceError):
         patch.setattr(owner, step, on_a_full_disk)

@@ -37,17 +37,17 @@ def readers(tmp_path_factory):
 @pytest.mark.parametrize("parser", ["sounds", "decoders"])
 @pytest.mark.parametrize("runs", [10_000, pytest.param(1_000_000, marks=pytest.mark.nightly)])
 def test_no_file_makes_its_reader_fail(readers, tmp_path, runs, parser):
-    done = fuzzing.run(readers, parser, tmp_path, [f"-runs={runs}"])
-    assert done.findings == (), done.log
-    assert done.executions >= runs
+    run = fuzzing.run(readers, parser, tmp_path, [f"-runs={runs}"])
+    assert run.findings == (), run.log
+    assert run.executions >= runs
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("parser", fuzzing.parsers())
 def test_no_input_makes_a_parser_fail(programs, parser, tmp_path):
-    done = fuzzing.run(programs, parser, tmp_path, ["-runs=2000"])
-    assert done.findings == (), done.log
-    assert done.executions >= 2000
+    run = fuzzing.run(programs, parser, tmp_path, ["-runs=2000"])
+    assert run.findings == (), run.log
+    assert run.executions >= 2000
 
 
 def test_each_parser_has_inputs_to_start_from():
@@ -68,11 +68,11 @@ def test_a_finding_is_told_with_its_file(tmp_path):
     (tmp_path / "faulty.cc").write_text(FAULTY)
     command = [fuzzing.COMPILER, "-fsanitize=fuzzer,address", tmp_path / "faulty.cc", "-o", tmp_path / "json"]
     subprocess.run(command, check=True)
-    done = fuzzing.run(tmp_path, "json", tmp_path, ["-runs=2000"])
-    assert len(done.findings) == 1, done.log
-    assert done.findings[0].is_file()
-    assert str(done.findings[0]) in done.line()
-    assert "heap-buffer-overflow" in done.log
+    run = fuzzing.run(tmp_path, "json", tmp_path, ["-runs=2000"])
+    assert len(run.findings) == 1, run.log
+    assert run.findings[0].is_file()
+    assert str(run.findings[0]) in run.line()
+    assert "heap-buffer-overflow" in run.log
 
 
 def test_a_parser_that_there_is_not_is_named():

@@ -61,13 +61,13 @@ def _slow(folder: Path) -> Bundle:
     path = folder / "dense.onnx"
     onnx.save(proto, path)
     source = model.load(str(path))
-    given = {"x": np.random.default_rng(1).standard_normal((1, 8)).astype(np.float32)}
-    both = bundle.Reference(reference.NAME, given, reference.run(source, given))
+    feeds = {"x": np.random.default_rng(1).standard_normal((1, 8)).astype(np.float32)}
+    answers = bundle.Reference(reference.NAME, feeds, reference.run(source, feeds))
     kind = board.load("local").resolved()
     request = BuildRequest(
         Model(str(path), {}, inputs.Source()), kind, toolchain="host", without=backend_of(kind).template_names
     )
-    return compiler.build(importer.import_model(source), request, folder / "bundle", reference=both)
+    return compiler.build(importer.import_model(source), request, folder / "bundle", reference=answers)
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def left(root: Path) -> list[str]:
 
 def test_two_builds_of_one_speed_pass_in_all_reports(pair, root, tmp_path):
     files = [tmp_path / f"gate.{kind}" for kind in ("json", "xml", "html")]
-    reports = [word for one in zip(("--json", "--junit", "--html"), files, strict=True) for word in one]
+    reports = [argument for pair in zip(("--json", "--junit", "--html"), files, strict=True) for argument in pair]
     outcome = gated(pair.same.folder, pair.base.folder, root, *reports, "--package-size", 1, "--peak-memory", 50)
     assert outcome.code == 0, outcome.err
     assert "PASS" in outcome.out
@@ -112,9 +112,9 @@ def test_the_slowest_runs_are_gated_at_a_rate(pair, root, tmp_path):
     options = ("--p999", "10s", "--period", "1ms", "--for", "4700ms", "--json", report)
     outcome = gated(pair.same.folder, pair.base.folder, root, *options)
     assert outcome.code == 0, outcome.err
-    found = json.loads(report.read_text())["p999"]
-    assert (found["verdict"], found["late"], found["limit_ms"]) == ("pass", 0, 10_000)
-    assert found["runs"] >= 4603
+    quantity = json.loads(report.read_text())["p999"]
+    assert (quantity["verdict"], quantity["late"], quantity["limit_ms"]) == ("pass", 0, 10_000)
+    assert quantity["runs"] >= 4603
     assert "p99.9" in outcome.out
 
 
@@ -159,7 +159,7 @@ def test_other_outputs_end_it_before_anything_is_timed(pair, root, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("new", "base", "words", "message"),
+    ("new", "base", "options", "message"),
     [
         ("{base}", "{base}", (), "are the same release"),
         ("{base}", "nothing.tar", (), "there is no 'nothing.tar'"),
@@ -172,10 +172,10 @@ def test_other_outputs_end_it_before_anything_is_timed(pair, root, tmp_path):
         ("{base}", "{same}", ("--plain-http",), "only for packages in a registry"),
     ],
 )
-def test_what_is_known_before_the_work_is_refused(pair, root, tmp_path, new, base, words, message):
+def test_what_is_known_before_the_work_is_refused(pair, root, tmp_path, new, base, options, message):
     (tmp_path / "text").write_text("main\n")
     names = {"base": pair.base.folder, "same": pair.same.folder, "text": tmp_path / "text"}
-    outcome = gated(new.format(**names), base.format(**names), root, *words)
+    outcome = gated(new.format(**names), base.format(**names), root, *options)
     assert outcome.code in {2, 5}, outcome.err
     assert message in outcome.err
     assert not (root / "releases").exists() or left(root) == []
@@ -202,7 +202,7 @@ def test_over_ssh_and_on_an_emulated_device_as_a_rehearsal(server, tiny_for_ssh,
     assert "--allow-emulated" in outcome.err
     assert not (tmp_path / "none").exists()
     files = [tmp_path / f"gate.{kind}" for kind in ("json", "xml", "html")]
-    reports = [word for one in zip(("--json", "--junit", "--html"), files, strict=True) for word in one]
+    reports = [argument for pair in zip(("--json", "--junit", "--html"), files, strict=True) for argument in pair]
     outcome = gated(other.folder, tiny_for_ssh.folder, tmp_path / "device", *options, "--allow-emulated", *reports)
     assert outcome.code in {0, 7}, outcome.err
     assert "emulated" in outcome.out

@@ -56,10 +56,10 @@ class Rack:
 
     def owner(self) -> str:
         """Return who has the place; empty if nobody has."""
-        code, said = self.labgrid("-p", "rack", "show")
-        assert code == 0, said
-        found = re.search(r"acquired: (\S+)", said)
-        return "" if found is None or found[1] == "None" else found[1]
+        code, output = self.labgrid("-p", "rack", "show")
+        assert code == 0, output
+        match = re.search(r"acquired: (\S+)", output)
+        return "" if match is None or match[1] == "None" else match[1]
 
     def start(self, *arguments: object) -> subprocess.Popen[str]:
         key = self.boards.servers["a"].key_file
@@ -99,18 +99,18 @@ def rack(tmp_path_factory, native):
             "lab:\n  NetworkService:\n"
             f"    address: '127.0.0.1'\n    port: {server.port}\n    username: '{server.user}'\n"
         )
-        found = Rack(boards, f"127.0.0.1:{sshd.free_port()}", folder)
+        lab_rack = Rack(boards, f"127.0.0.1:{sshd.free_port()}", folder)
         with contextlib.ExitStack() as stack:
-            start = partial(_running, folder, env=found.environment)
-            stack.enter_context(start("labgrid-coordinator", "-l", found.address))
-            _until(lambda: found.labgrid("places")[0] == 0)  # an exporter that finds no coordinator ends
-            stack.enter_context(start("labgrid-exporter", "-c", found.address, "-n", "shelf", YAML))
-            _until(lambda: "shelf" in found.labgrid("resources")[1])
+            start = partial(_running, folder, env=lab_rack.environment)
+            stack.enter_context(start("labgrid-coordinator", "-l", lab_rack.address))
+            _until(lambda: lab_rack.labgrid("places")[0] == 0)  # an exporter that finds no coordinator ends
+            stack.enter_context(start("labgrid-exporter", "-c", lab_rack.address, "-n", "shelf", YAML))
+            _until(lambda: "shelf" in lab_rack.labgrid("resources")[1])
             tag = f"hostkey={hostkey(boards)}"
-            for words in (("create",), ("add-match", "shelf/lab/NetworkService"), ("set-tags", tag)):
-                code, said = found.labgrid("-p", "rack", *words)
-                assert code == 0, said
-            yield found
+            for command in (("create",), ("add-match", "shelf/lab/NetworkService"), ("set-tags", tag)):
+                code, output = lab_rack.labgrid("-p", "rack", *command)
+                assert code == 0, output
+            yield lab_rack
 
 
 def _until(condition) -> None:
@@ -135,20 +135,20 @@ def package(tiny, tmp_path_factory):
 
 def test_a_place_says_where_its_device_is(rack):
     server = rack.boards.servers["a"]
-    with labgrid.acquire("rack") as found:
+    with labgrid.acquire("rack") as acquired:
         assert rack.owner() == "desk/ann"
-        assert found.host == f"{server.user}@127.0.0.1:{server.port}"
-        assert found.device(KIND).host == found.host
-        assert found.known_hosts.read_text() == f"[127.0.0.1]:{server.port} {hostkey(rack.boards)}\n"
-        assert found.ssh(SshOptions()).known_hosts == (found.known_hosts,)
-        assert found.ssh(SshOptions(known_hosts=(Path("mine"),))).known_hosts == (Path("mine"),)
-    assert not found.known_hosts.exists()
+        assert acquired.host == f"{server.user}@127.0.0.1:{server.port}"
+        assert acquired.device(KIND).host == acquired.host
+        assert acquired.known_hosts.read_text() == f"[127.0.0.1]:{server.port} {hostkey(rack.boards)}\n"
+        assert acquired.ssh(SshOptions()).known_hosts == (acquired.known_hosts,)
+        assert acquired.ssh(SshOptions(known_hosts=(Path("mine"),))).known_hosts == (Path("mine"),)
+    assert not acquired.known_hosts.exists()
 
 
 def test_a_command_at_a_place(rack, package):
-    code, said = rack.run("deploy", package.folder, "--budget", "0.05")
-    assert code == 0, said
-    assert "(emulated)" in said  # so says its entry in devices.toml
+    code, output = rack.run("deploy", package.folder, "--budget", "0.05")
+    assert code == 0, output
+    assert "(emulated)" in output  # so says its entry in devices.toml
     assert rack.boards.store("a").releases.current().digest == package.digest
 
 
@@ -227,8 +227,8 @@ def test_another_key_is_refused(rack):
     other = key[:-5] + ("AAAAA" if not key.endswith("AAAAA") else "BBBBB")
     assert rack.labgrid("-p", "rack", "set-tags", f"hostkey={other}")[0] == 0
     try:
-        code, said = rack.run("status")
-        assert code == 5, said
+        code, output = rack.run("status")
+        assert code == 5, output
     finally:
         assert rack.labgrid("-p", "rack", "set-tags", f"hostkey={hostkey(rack.boards)}")[0] == 0
 
@@ -249,11 +249,11 @@ def test_no_coordinator(monkeypatch):
         pass
 
 
-@pytest.mark.parametrize("words", [("--host", "x"), ("--board", "local")])
-def test_options_that_exclude_each_other(rack, words):
-    argv = [*TOOLCHAIN, "status", "--board", KIND, "--place", "rack", *words]
+@pytest.mark.parametrize("options", [("--host", "x"), ("--board", "local")])
+def test_options_that_exclude_each_other(rack, options):
+    argv = [*TOOLCHAIN, "status", "--board", KIND, "--place", "rack", *options]
     environment = {name: value for name, value in rack.environment.items() if name != "TOOLCHAIN_BOARDS"}
-    if "local" not in words:
+    if "local" not in options:
         environment = rack.environment
     completed = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert completed.returncode == 2

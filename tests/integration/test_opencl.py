@@ -170,11 +170,11 @@ def children_kib(running) -> int:
     """Return the memory of a server's sessions."""
     from tests.support.sshd import descendants
 
-    found = 0
+    kib = 0
     for pid in descendants(running.pid):
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        found += next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
-    return found
+        kib += next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+    return kib
 
 
 THREADS = """
@@ -254,12 +254,12 @@ def test_a_server_keeps_nothing_unless_it_is_told_to(server, libraries, tmp_path
 
 def test_a_damaged_binary_is_made_again(server, libraries, shim, tmp_path):
     assert sources_of(server, libraries, shim) == 1
-    (kept,) = (tmp_path / "cache").iterdir()
-    whole = kept.read_bytes()
-    for damaged in (whole[:-1], whole[: len(whole) // 2], b"", whole[:-9] + b"\xff" + whole[-8:]):
-        kept.write_bytes(damaged)
+    (cached,) = (tmp_path / "cache").iterdir()
+    content = cached.read_bytes()
+    for damaged in (content[:-1], content[: len(content) // 2], b"", content[:-9] + b"\xff" + content[-8:]):
+        cached.write_bytes(damaged)
         assert sources_of(server, libraries, shim) == 1
-        assert kept.read_bytes() == whole or len(kept.read_bytes()) > len(whole) // 2
+        assert cached.read_bytes() == content or len(cached.read_bytes()) > len(content) // 2
     assert sources_of(server, libraries, shim) == 0
 
 
@@ -284,8 +284,8 @@ def refused(running, call, *arguments: str) -> None:
     session = running.connect()
     with pytest.raises(RuntimeError) as fault:
         call(session)
-    for word in arguments:
-        assert word in str(fault.value)
+    for text in arguments:
+        assert text in str(fault.value)
     close(session)
     session = running.connect()
     assert session.get_function("edge_toolchain.hardware")()
@@ -346,9 +346,9 @@ def test_out_of_memory(server):
 
 
 def test_doctor_finds_the_library_and_the_driver():
-    found = {one["what"]: one["found"] for one in parsed("doctor", "--board", "opencl-local")}
-    assert "libOpenCL" in found["library of OpenCL"]
-    assert found["device of OpenCL"].endswith(".icd")
+    checks = {check["what"]: check["found"] for check in parsed("doctor", "--board", "opencl-local")}
+    assert "libOpenCL" in checks["library of OpenCL"]
+    assert checks["device of OpenCL"].endswith(".icd")
 
 
 # --- networks --------------------------------------------------------------------------------------------------------
@@ -395,12 +395,12 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize(("variable", "value", "words"), LACKING)
-def test_a_device_without_opencl_gets_nothing(variable, value, words, bundle, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("variable", "value", "message"), LACKING)
+def test_a_device_without_opencl_gets_nothing(variable, value, message, bundle, tmp_path, monkeypatch):
     monkeypatch.setenv(variable, value)
     outcome = toolchain("deploy", bundle, "--board", "opencl-local", "--root", tmp_path / "root", "--budget", 0)
     assert outcome.code == 4, outcome.err
-    assert f"{variable} is {value}, {words}" in outcome.err
+    assert f"{variable} is {value}, {message}" in outcome.err
     assert not (tmp_path / "root" / "blobs").exists()
 
 
@@ -457,7 +457,7 @@ def test_who_cannot_be_asked_about_half_precision_is_refused_with_the_reason(tmp
 
 
 @pytest.mark.parametrize(
-    ("faults", "env", "code", "words"),
+    ("faults", "env", "code", "message"),
     [
         (None, {"EDGE_OPENCL_LIBRARY": "/nowhere/libOpenCL.so"}, 4, "no OpenCL library on this device"),
         ({"lose_after": 20}, {}, 3, "CL_OUT_OF_RESOURCES"),
@@ -465,7 +465,7 @@ def test_who_cannot_be_asked_about_half_precision_is_refused_with_the_reason(tmp
     ],
     ids=["no library", "a lost device", "no kernel compiles"],
 )
-def test_a_tuning_that_fails_says_why(faults, env, code, words, shim, tmp_path, monkeypatch):
+def test_a_tuning_that_fails_says_why(faults, env, code, message, shim, tmp_path, monkeypatch):
     for variable, value in {**env, **(shim.env(**faults) if faults else {}), "EDGE_OPENCL_CACHE": ""}.items():
         monkeypatch.setenv(variable, value)
     records = tmp_path / "records.jsonl"
@@ -473,7 +473,7 @@ def test_a_tuning_that_fails_says_why(faults, env, code, words, shim, tmp_path, 
         "tune", "mlp", "--board", "opencl-local", "--records", records, "--trials", 12, "--root", tmp_path
     )
     assert outcome.code == code, outcome.err
-    assert words in outcome.err
+    assert message in outcome.err
 
 
 @pytest.mark.nightly

@@ -18,9 +18,9 @@ def test_a_quantized_network_is_computed_as_its_file_says(network, tmp_path):
     assert outcome.code == 0, outcome.err
     outcome = toolchain("deploy", path, "--root", tmp_path / "root", "--budget", 0.1, "--json", "-")
     assert outcome.code == 0, outcome.err
-    found = json.loads(outcome.out)["outputs"]
-    assert found["reference"].endswith("without optimisations")
-    assert found["max_rel_diff"] < TOLERANCE["float32"], "far below the limit for int8, which allows for a step"
+    outputs = json.loads(outcome.out)["outputs"]
+    assert outputs["reference"].endswith("without optimisations")
+    assert outputs["max_rel_diff"] < TOLERANCE["float32"], "far below the limit for int8, which allows for a step"
 
 
 def test_real_scales_are_computed_as_onnx_runtime_does(tmp_path):

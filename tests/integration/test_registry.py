@@ -28,15 +28,15 @@ MAIN = "import sys; from toolchain.cli import main; sys.argv[0] = 'toolchain'; m
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory):
     """In the clear, on this machine alone."""
-    with registries.running(tmp_path_factory.mktemp("registry")) as found:
-        yield found
+    with registries.running(tmp_path_factory.mktemp("registry")) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory):
     """Encrypted, with a certificate of a CA that nobody trusts yet, and behind a password."""
-    with registries.running(tmp_path_factory.mktemp("guarded"), tls=True, login=True) as found:
-        yield found
+    with registries.running(tmp_path_factory.mktemp("guarded"), tls=True, login=True) as server:
+        yield server
 
 
 @pytest.fixture(autouse=True)
@@ -53,10 +53,10 @@ def logged_in(guarded, monkeypatch, tmp_path):
 def tuned(tiny, tmp_path):
     """A bundle with records beside its reference."""
     content = b"what was applied\n"
-    wanted = bundle.Tuned(files.sha256_bytes(content), tasks=2, tuned=1)
-    found = made.variant(tiny, tmp_path / "tuned", {}, records=wanted)
-    (found.folder / bundle.RECORDS).write_bytes(content)
-    return bundle.load(found.folder)
+    tuned_records = bundle.Tuned(files.sha256_bytes(content), tasks=2, tuned=1)
+    variant = made.variant(tiny, tmp_path / "tuned", {}, records=tuned_records)
+    (variant.folder / bundle.RECORDS).write_bytes(content)
+    return bundle.load(variant.folder)
 
 
 def files_of(folder):
@@ -121,8 +121,8 @@ def test_a_deploy_keeps_the_bundle_where_it_is_told(tiny, registry, tmp_path):
 
 def test_a_tag_moves_and_a_digest_does_not(tiny, registry, tmp_path):
     other = made.reweighted(tiny, tmp_path / "other", seed=5)
-    for one in (tiny, other):
-        done("push", one.folder, registry.address("lab/moving:1"))
+    for release in (tiny, other):
+        done("push", release.folder, registry.address("lab/moving:1"))
     assert parsed("pull", registry.address("lab/moving:1"), "-o", tmp_path / "a")["digest"] == f"sha256:{other.digest}"
     pinned = registry.address(f"lab/moving@sha256:{tiny.digest}")
     assert parsed("pull", pinned, "-o", tmp_path / "b")["digest"] == f"sha256:{tiny.digest}"
@@ -139,9 +139,9 @@ def test_another_reference_makes_another_bundle(tiny, registry, tmp_path):
     assert (
         parsed("push", other.folder, registry.address("lab/again:2"))["blobs_sent"] == 4
     )  # manifest, reference, and what names the bundle
-    for one, tag in ((tiny, "1"), (other, "2")):
+    for release, tag in ((tiny, "1"), (other, "2")):
         done("pull", registry.address(f"lab/again:{tag}"), "-o", tmp_path / tag)
-        assert files_of(tmp_path / tag) == files_of(one.folder)
+        assert files_of(tmp_path / tag) == files_of(release.folder)
 
 
 # --- strangers' tools
@@ -166,7 +166,7 @@ def test_oras_finds_what_accompanies_a_bundle(tiny, registry, tmp_path):
     listed = stranger.get_manifest(
         f"{registry.host}/lab/beside:sha256-{tiny.digest}", ["application/vnd.oci.image.index.v1+json"]
     )["manifests"]
-    digests = {one["artifactType"]: one["digest"] for one in listed}
+    digests = {descriptor["artifactType"]: descriptor["digest"] for descriptor in listed}
     assert {"application/vnd.cyclonedx+json", "application/vnd.in-toto+json"} < digests.keys()
     for digest in digests.values():
         stranger.pull(f"{registry.host}/lab/beside@{digest}", outdir=str(tmp_path))
@@ -224,9 +224,9 @@ def test_a_registry_without_tls_is_told(registry, guarded, tmp_path):
 
 @pytest.mark.usefixtures("logged_in")
 def test_what_docker_login_keeps_lets_in(tiny, guarded, tmp_path):
-    known = ("--ca", guarded.authorities)
-    done("push", tiny.folder, guarded.address("lab/tiny:1"), *known)
-    done("deploy", guarded.address("lab/tiny:1"), *known, "--root", tmp_path / "device", "--budget", 0)
+    login = ("--ca", guarded.authorities)
+    done("push", tiny.folder, guarded.address("lab/tiny:1"), *login)
+    done("deploy", guarded.address("lab/tiny:1"), *login, "--root", tmp_path / "device", "--budget", 0)
     assert made.whole_release(tmp_path / "device") == tiny.digest
 
 
@@ -239,34 +239,37 @@ def with_password(guarded, password, *command):
 
 def test_a_password_comes_through_standard_input(tiny, guarded):
     command = ("push", tiny.folder, guarded.address("lab/stdin:1"))
-    seen = with_password(guarded, registries.PASSWORD, *command)
-    assert seen.returncode == 0, seen.stderr
-    seen = with_password(guarded, "wrong", *command)
-    assert (seen.returncode, "refuses this user" in seen.stderr) == (4, True)
-    assert "wrong" not in seen.stderr
+    outcome = with_password(guarded, registries.PASSWORD, *command)
+    assert outcome.returncode == 0, outcome.stderr
+    outcome = with_password(guarded, "wrong", *command)
+    assert (outcome.returncode, "refuses this user" in outcome.stderr) == (4, True)
+    assert "wrong" not in outcome.stderr
 
 
 def test_a_server_of_tokens_gives_one_for_each_right(tiny, tmp_path, monkeypatch):
     """As the large registries do it: a token to read, and another one once something is written."""
     folder = tmp_path / "registry"
     folder.mkdir()
-    known = ("--ca", registries.certify(folder))
-    asked = []
+    login = ("--ca", registries.certify(folder))
+    requests = []
 
     def tokens(request):
         scope = parse_qs(urlsplit(request.path).query)["scope"][0]
         name, _, rights = scope.removeprefix("repository:").partition(":")
         assert name == "lab/tiny"
         rights = " ".join(sorted(rights.split(",")))  # the registry asks for both in any order
-        asked.append((rights, request.headers.get("Authorization", "").partition(" ")[0]))
+        requests.append((rights, request.headers.get("Authorization", "").partition(" ")[0]))
         return registries.Answer(200, json.dumps({"token": registries.token(folder, scope)}).encode())
 
-    with registries.told(tokens, folder) as server, registries.running(folder, tls=True, tokens=server.host) as found:
-        kept = registries.docker_config(tmp_path / "docker", found.host)
-        monkeypatch.setenv("DOCKER_CONFIG", str(kept))
-        done("push", tiny.folder, found.address("lab/tiny:1"), *known)
-        assert asked == [("pull", "Basic"), ("pull push", "Basic")]
-        done("pull", found.address("lab/tiny:1"), "-o", tmp_path / "out", *known)
+    with (
+        registries.told(tokens, folder) as server,
+        registries.running(folder, tls=True, tokens=server.host) as protected,
+    ):
+        config = registries.docker_config(tmp_path / "docker", protected.host)
+        monkeypatch.setenv("DOCKER_CONFIG", str(config))
+        done("push", tiny.folder, protected.address("lab/tiny:1"), *login)
+        assert requests == [("pull", "Basic"), ("pull push", "Basic")]
+        done("pull", protected.address("lab/tiny:1"), "-o", tmp_path / "out", *login)
         assert files_of(tmp_path / "out") == files_of(tiny.folder)
 
 
@@ -304,8 +307,8 @@ def test_an_interrupted_pull_leaves_the_earlier_bundle(tiny, registry, tmp_path)
     done("pull", registry.address("lab/silent:1"), "-o", tmp_path / "out")
     before, shelf, over = files_of(tmp_path / "out"), registries.Shelf(), threading.Event()
 
-    def silent(asked):
-        if asked.method == "GET" and "/blobs/" in asked.path:
+    def silent(request):
+        if request.method == "GET" and "/blobs/" in request.path:
             over.wait(60)
 
     with registries.told(shelf) as slow:
@@ -318,8 +321,8 @@ def test_an_interrupted_pull_leaves_the_earlier_bundle(tiny, registry, tmp_path)
                 assert process.poll() is None
                 time.sleep(0.02)
             process.send_signal(signal.SIGINT)
-            said = process.communicate(timeout=60)[1].decode()
+            message = process.communicate(timeout=60)[1].decode()
             over.set()
-    assert process.returncode == 130, said
+    assert process.returncode == 130, message
     assert files_of(tmp_path / "out") == before
     assert {item.name for item in tmp_path.iterdir()} == {"out"}

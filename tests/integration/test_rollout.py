@@ -50,10 +50,10 @@ def fleet(tmp_path):
         yield fleet, server
 
 
-def rolled_out(fleet: Fleet, made, *arguments, code=0):
+def rolled_out(fleet: Fleet, release, *arguments, code=0):
     """Run the command, which ends with this code, or one of these; return its report."""
     fixed = ["--fleet", fleet.path, "--state", fleet.folder / "rollout.json", "--budget", 0]
-    outcome = toolchain("rollout", made.folder, *fixed, *arguments, "--json", "-")
+    outcome = toolchain("rollout", release.folder, *fixed, *arguments, "--json", "-")
     assert outcome.code in ({code} if isinstance(code, int) else code), outcome.err
     return json.loads(outcome.out)
 
@@ -160,14 +160,14 @@ def test_what_one_device_answers_hurts_no_other(fleet, packages, tmp_path):
     with hostile_sshd.running(tmp_path, chatter) as (address, _options):
         host, _, port = address.rpartition("@")[2].partition(":")
         config = tmp_path / "config"
-        known = f"UserKnownHostsFile {tmp_path / 'known'}\n  GlobalKnownHostsFile none"
-        config.write_text(f"Host board\n  HostName {host}\n  Port {port}\n  User me\n  {known}\n")
+        host_options = f"UserKnownHostsFile {tmp_path / 'known'}\n  GlobalKnownHostsFile none"
+        config.write_text(f"Host board\n  HostName {host}\n  Port {port}\n  User me\n  {host_options}\n")
         devices.add("a-hostile-one", dataclasses.replace(server, config=config))
         devices.write()
         report = rolled_out(devices, new, "--waves", "100%", "--stop-after", 2, code=4)
-    found = {device["name"]: device for device in report["devices"]}
-    assert found.pop("a-hostile-one")["kind"] == "device"
-    assert {one["state"] for one in found.values()} == {"done"}
+    devices_by_name = {device["name"]: device for device in report["devices"]}
+    assert devices_by_name.pop("a-hostile-one")["kind"] == "device"
+    assert {device["state"] for device in devices_by_name.values()} == {"done"}
     assert "\x1b" not in (devices.folder / "rollout.json").read_text()
 
 
@@ -179,9 +179,9 @@ def test_a_changed_package_and_a_changed_fleet_are_refused_by_name(fleet, packag
     assert "another package" in rolled_out(devices, new, "--waves", "100%", code=2)["error"]["message"]
     devices.add("d03", server)
     devices.write()
-    said = rolled_out(devices, old, "--waves", "100%", code=2)["error"]
-    assert "other devices" in said["message"]
-    assert "1 new, such as d03" in said["details"]
+    error = rolled_out(devices, old, "--waves", "100%", code=2)["error"]
+    assert "other devices" in error["message"]
+    assert "1 new, such as d03" in error["details"]
 
 
 @pytest.fixture
@@ -189,10 +189,10 @@ def small(tmp_path):
     """A small file system; None where none can be mounted."""
     point = tmp_path / "small"
     point.mkdir()
-    made = os.geteuid() == 0 and subprocess.run(
+    mounted = os.geteuid() == 0 and subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", point], capture_output=True, check=False
     )
-    if made is False or made.returncode != 0:
+    if mounted is False or mounted.returncode != 0:
         yield None
         return
     try:
@@ -207,12 +207,12 @@ def test_it_is_killed_stops_and_goes_on(packages, program, tmp_path, small, caps
     with contextlib.ExitStack() as stack:
         fleet, server = stack.enter_context(fleets.running(tmp_path / "fleet", 0))
         faults, ill = Faults(fleet, server, small, stack), places(COUNT)
-        for place in range(COUNT):
-            if kind := ill.get(f"d{place:02}"):
-                faults.add(kind, f"d{place:02}")
+        for position in range(COUNT):
+            if kind := ill.get(f"d{position:02}"):
+                faults.add(kind, f"d{position:02}")
             else:
-                fleet.add(f"d{place:02}", server)
-            deploy_client.plain_deploy(old, program, fleet.root(f"d{place:02}"))
+                fleet.add(f"d{position:02}", server)
+            deploy_client.plain_deploy(old, program, fleet.root(f"d{position:02}"))
         faults.begin()
         fleet.write()
         campaign = Campaign(fleet, ill, old.digest, new)
@@ -248,20 +248,20 @@ def test_an_interrupt_ends_in_good_order(fleet, packages, tmp_path):
     assert_finishes(devices, None, new)
 
 
-def start(fleet: Fleet, made, *arguments) -> subprocess.Popen[str]:
-    fixed = (made.folder, "--fleet", fleet.path, "--state", fleet.folder / "rollout.json", "--budget", 0)
+def start(fleet: Fleet, release, *arguments) -> subprocess.Popen[str]:
+    fixed = (release.folder, "--fleet", fleet.path, "--state", fleet.folder / "rollout.json", "--budget", 0)
     return fleets.started(fleet.folder, *fixed, *arguments)
 
 
-def until(process: subprocess.Popen[str], words: str) -> None:
+def until(process: subprocess.Popen[str], text: str) -> None:
     """Wait until a roll-out says a line that begins so."""
-    while (line := process.stderr.readline()) and not line.startswith(words):
+    while (line := process.stderr.readline()) and not line.startswith(text):
         pass
 
 
-def killed(fleet: Fleet, made, after_s: float, *arguments) -> None:
+def killed(fleet: Fleet, release, after_s: float, *arguments) -> None:
     """Kill a roll-out some seconds after it began with a group."""
-    with start(fleet, made, *arguments) as process:
+    with start(fleet, release, *arguments) as process:
         until(process, "group ")
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=after_s)
@@ -305,31 +305,31 @@ class Campaign:
         assert 1 <= sum(device["state"] == "failed" for device in report["devices"]) <= len(KINDS)
         report = self.run("--stop-after", 8, code=5)
         failed = {device["name"]: device for device in report["devices"] if device["state"] == "failed"}
-        assert {name: one["kind"] for name, one in failed.items()} == self.ill
-        assert {one["kind"]: one["exit_code"] for one in failed.values()} == KINDS
-        assert all(one["error"] and one["hint"] for one in failed.values())
-        assert {one["after"] for one in failed.values()} <= {None, f"sha256:{self.old}"}
+        assert {name: failure["kind"] for name, failure in failed.items()} == self.ill
+        assert {failure["kind"]: failure["exit_code"] for failure in failed.values()} == KINDS
+        assert all(failure["error"] and failure["hint"] for failure in failed.values())
+        assert {failure["after"] for failure in failed.values()} <= {None, f"sha256:{self.old}"}
         assert sum(device["state"] == "done" for device in report["devices"]) == COUNT - len(KINDS)
 
     def done(self) -> dict[str, str]:
         """Return what the state says of each device that is done."""
         path = self.fleet.folder / "rollout.json"
         devices = json.loads(path.read_text())["devices"] if path.exists() else {}
-        return {name: one for name, one in devices.items() if one["state"] == "done"}
+        return {name: device for name, device in devices.items() if device["state"] == "done"}
 
-    def look(self, what: str, before: dict[str, str]) -> None:
+    def look(self, moment: str, before: dict[str, str]) -> None:
         """See that no device is neither old nor new, that none was made current twice, and that done ones were left."""
         devices = json.loads((self.fleet.folder / "rollout.json").read_text())["devices"]
         assert {name: devices[name] for name in before} == before
-        found = {name: bundles.whole_release(self.fleet.root(name)) for name in self.fleet.entries}
-        assert set(found.values()) <= {self.old, self.new.digest}
-        for name, digest in found.items():
-            made = self.fleet.generations(
+        releases = {name: bundles.whole_release(self.fleet.root(name)) for name in self.fleet.entries}
+        assert set(releases.values()) <= {self.old, self.new.digest}
+        for name, digest in releases.items():
+            generations = self.fleet.generations(
                 name
             )  # one that was tried, or was killed before the switch, leaves its number
-            assert made in ([self.old], [self.old, self.new.digest])
-            assert digest == made[-1] or devices[name]["state"] != "done"
+            assert generations in ([self.old], [self.old, self.new.digest])
+            assert digest == generations[-1] or devices[name]["state"] != "done"
             assert digest == self.new.digest or devices[name]["state"] != "done"
         states = Counter(device["state"] for device in devices.values())
-        new = sum(digest == self.new.digest for digest in found.values())
-        self.told.append(f"{what}; {dict(states)}, {new} run the new release, {len(found) - new} the old one")
+        new = sum(digest == self.new.digest for digest in releases.values())
+        self.told.append(f"{moment}; {dict(states)}, {new} run the new release, {len(releases) - new} the old one")

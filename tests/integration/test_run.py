@@ -35,8 +35,8 @@ def device(server, tiny_for_ssh, tmp_path):
     return options
 
 
-def expected(made):
-    weights = list(tensors.load(made.folder / bundle.PARAMS).values())
+def expected(release):
+    weights = list(tensors.load(release.folder / bundle.PARAMS).values())
     product, offset = (next(weight for weight in weights if weight.ndim == rank) for rank in (2, 1))
     return np.maximum(X @ product + offset, 0)
 
@@ -54,9 +54,9 @@ def test_by_hand(device, server, tiny_for_ssh, tmp_path):
     """The lines of the page, with folders of this test's: Python on this machine, and the rest on the device."""
     page = (ROOT / "docs/device.md").read_text(encoding="utf-8").partition("### By hand")[2].partition("\n## ")[0]
     python, shell = (re.search(rf"```{kind}\n(.*?)```", page, re.DOTALL)[1] for kind in ("python", "sh"))
-    written = python.replace('numpy.zeros((3, 1, 8), "float32")', "numpy.load('x.npy')").partition("print")[0]
+    program_text = python.replace('numpy.zeros((3, 1, 8), "float32")', "numpy.load('x.npy')").partition("print")[0]
     np.save(tmp_path / "x.npy", X)
-    subprocess.run([sys.executable, "-c", written], cwd=tmp_path, check=True)
+    subprocess.run([sys.executable, "-c", program_text], cwd=tmp_path, check=True)
     script = shell.replace("~/.local/share/edge-toolchain", str(tmp_path / "device")).replace("~/", f"{tmp_path}/")
     subprocess.run(["ssh", "-F", server.config, "board", script], check=True)
     np.testing.assert_allclose(
@@ -67,12 +67,12 @@ def test_by_hand(device, server, tiny_for_ssh, tmp_path):
 @pytest.mark.nightly
 def test_on_an_emulated_board(virtual_boards, tmp_path):
     kind = board.load("rpi4").resolved()
-    made = bundles.build(tmp_path, rows=8, columns=4, kind=kind, samples=5)
+    release = bundles.build(tmp_path, rows=8, columns=4, kind=kind, samples=5)
     options = ["--board", "rpi4", "--host", virtual_boards.name("rpi4"), "--devices", virtual_boards.devices]
-    words_of_deploy = ["deploy", made.folder, *options, "--budget", 0, "--samples", 5, "--threads", 1, "--json", "-"]
+    words_of_deploy = ["deploy", release.folder, *options, "--budget", 0, "--samples", 5, "--threads", 1, "--json", "-"]
     deployed = json.loads(done(*words_of_deploy).out)
     assert (deployed["fidelity"]["samples"], deployed["fidelity"]["flips"]) == (5, 0)
     np.savez(tmp_path / "x.npz", x=X)
     report = parsed("run", *options, "--input", tmp_path / "x.npz", "-o", tmp_path / "y.npz", "--threads", 1)
     assert report["emulated"] is True
-    np.testing.assert_allclose(np.load(tmp_path / "y.npz")["y"], expected(made), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(np.load(tmp_path / "y.npz")["y"], expected(release), rtol=1e-4, atol=1e-5)

@@ -45,18 +45,18 @@ def python_binding():
     return edge_model
 
 
-def flags(sdk: Path, *asked: str) -> list[str]:
+def flags(sdk: Path, *options: str) -> list[str]:
     require("pkg-config", "pkgconf", shutil.which("pkg-config") is not None)
     environment = {**os.environ, "PKG_CONFIG_PATH": str(sdk / "lib" / "pkgconfig")}
-    command = ["pkg-config", *asked, "edge_model"]
+    command = ["pkg-config", *options, "edge_model"]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
 
 
 def compiled(sdk: Path, source: Path, target: Path, *more: str, static: bool = False) -> Path:
     """Build an application as a reader of the SDK's README does."""
     linked = flags(sdk, "--variable=static") if static else [*flags(sdk, "--libs"), f"-Wl,-rpath,{sdk / 'lib'}"]
-    own = ["g++", "-std=c++17", "-Wall"] if source.suffix == ".cc" else ["gcc", *WARNINGS]
-    subprocess.run([*own, *more, source, *flags(sdk, "--cflags"), "-o", target, *linked, "-lpthread"], check=True)
+    compiler = ["g++", "-std=c++17", "-Wall"] if source.suffix == ".cc" else ["gcc", *WARNINGS]
+    subprocess.run([*compiler, *more, source, *flags(sdk, "--cflags"), "-o", target, *linked, "-lpthread"], check=True)
     return target
 
 
@@ -84,8 +84,11 @@ def test_the_static_library_has_no_other_global_names(sdk):
 
 def test_the_header_is_c99_and_cpp(sdk, tmp_path):
     header = sdk / "include" / "edge_model.h"
-    for words in (["gcc", *WARNINGS], ["g++", "-std=c++11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-x", "c++"]):
-        subprocess.run([*words, "-fsyntax-only", header], check=True)
+    for compiler in (
+        ["gcc", *WARNINGS],
+        ["g++", "-std=c++11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-x", "c++"],
+    ):
+        subprocess.run([*compiler, "-fsyntax-only", header], check=True)
     assert f"#define EDGE_ABI {sdks.ABI}" in header.read_text()
 
 
@@ -151,14 +154,14 @@ def test_opening_and_closing_leaks_nothing(sdk, tiny, tmp_path):
 
 def test_the_examples_with_cmake(sdk, tiny, answers, tmp_path):
     tool = Path(cmake.CMAKE_BIN_DIR) / "cmake"
-    for words in (["-S", sdk / "example", "-B", tmp_path, f"-DCMAKE_PREFIX_PATH={sdk}"], ["--build", tmp_path]):
-        subprocess.run([tool, *words], check=True, capture_output=True)
-    (given,) = answers.inputs.values()
-    (wanted,) = answers.outputs.values()
-    given.tofile(tmp_path / "input.raw")
-    (tmp_path / "labels").write_text("".join(f"class {number}\n" for number in range(wanted.size)))
+    for arguments in (["-S", sdk / "example", "-B", tmp_path, f"-DCMAKE_PREFIX_PATH={sdk}"], ["--build", tmp_path]):
+        subprocess.run([tool, *arguments], check=True, capture_output=True)
+    (input_array,) = answers.inputs.values()
+    (expected_output,) = answers.outputs.values()
+    input_array.tofile(tmp_path / "input.raw")
+    (tmp_path / "labels").write_text("".join(f"class {number}\n" for number in range(expected_output.size)))
     outcome = ran(tmp_path / "top5", tiny.folder, tmp_path / "input.raw", tmp_path / "labels")
-    order = np.argsort(-wanted.ravel(), kind="stable")[: min(5, wanted.size)]
+    order = np.argsort(-expected_output.ravel(), kind="stable")[: min(5, expected_output.size)]
     assert [line.split("  ")[-1] for line in outcome.stdout.splitlines()][: len(order)] == [f"class {n}" for n in order]
     assert ran(tmp_path / "top5", tiny.folder, tmp_path / "top5.c").returncode == 1
     assert ran(tmp_path / "service", tiny.folder, "1000", "3").stdout.splitlines() == ["open dense ", "end"]
@@ -186,15 +189,15 @@ try:
 except edge_model.EdgeError as fault:
     print(fault.code, fault)
 """
-    (given,) = answers.inputs.values()
-    (wanted,) = answers.outputs.values()
-    place = sdk.parent
-    np.save(place / "given.npy", given)
-    outcome = ran(sys.executable, "-c", code, place / "given.npy", place / "found.npy")
+    (input_array,) = answers.inputs.values()
+    (expected_output,) = answers.outputs.values()
+    folder = sdk.parent
+    np.save(folder / "given.npy", input_array)
+    outcome = ran(sys.executable, "-c", code, folder / "given.npy", folder / "found.npy")
     assert (outcome.returncode, outcome.stderr) == (0, "")
     assert outcome.stdout.splitlines()[-1] == "2 the model is closed"
     assert len(outcome.stdout.splitlines()) == 4
-    np.testing.assert_allclose(np.load(place / "found.npy"), wanted, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(np.load(folder / "found.npy"), expected_output, rtol=1e-4, atol=1e-6)
 
 
 BESIDE = """
@@ -247,12 +250,12 @@ def test_two_models_of_one_store_in_one_process(sdk, tiny, program, answers, tmp
     Models whose options agree have their threads in common, however many they are.
     """
     other = bundles.reweighted(tiny, tmp_path / "other", seed=3)
-    made = {"detector": tiny, "classifier": other}
-    for slot, one in made.items():
-        deploy_client.plain_deploy(one, program, tmp_path / "device", slot=slot)
-        np.save(tmp_path / f"{slot}.npy", *bundle.Reference.read(one.reference).outputs.values())
+    releases = {"detector": tiny, "classifier": other}
+    for slot, release in releases.items():
+        deploy_client.plain_deploy(release, program, tmp_path / "device", slot=slot)
+        np.save(tmp_path / f"{slot}.npy", *bundle.Reference.read(release.reference).outputs.values())
     np.save(tmp_path / "given.npy", *answers.inputs.values())
-    files = [tmp_path / f"{name}.npy" for name in ("given", *made)]
+    files = [tmp_path / f"{name}.npy" for name in ("given", *releases)]
     outcome = ran(sys.executable, "-c", BESIDE, sdk / "python", tmp_path / "device", *files)
     assert outcome.stderr == ""
     assert outcome.stdout.splitlines() == ["250 251 0"]
@@ -323,15 +326,15 @@ def test_releases_for_accelerators(sdk, name, limit, tmp_path, monkeypatch):
     monkeypatch.setenv("EDGE_OPENCL_CACHE", str(tmp_path / "cache"))
     source = "mlp" if name == "opencl-local" else convolution(tmp_path)
     done("build", source, "--board", name, "-o", tmp_path / "bundle")
-    made = bundle.load(tmp_path / "bundle")
-    assert (made.manifest.modelled is not None) == (name == "vta-sim")
-    reference = bundle.Reference.read(made.reference)
+    accelerated = bundle.load(tmp_path / "bundle")
+    assert (accelerated.manifest.modelled is not None) == (name == "vta-sim")
+    reference = bundle.Reference.read(accelerated.reference)
     np.savez(tmp_path / "given.npz", **reference.inputs)
     files = [tmp_path / "bundle", tmp_path / "given.npz", tmp_path / "found.npz"]
     outcome = ran(sys.executable, "-c", COMPARE, sdk / "python", *files)
     assert (outcome.returncode, outcome.stderr) == (0, "")
-    found = dict(np.load(tmp_path / "found.npz"))
-    assert tensors.compare(found, reference.outputs, limit).ok
+    outputs = dict(np.load(tmp_path / "found.npz"))
+    assert tensors.compare(outputs, reference.outputs, limit).ok
 
 
 ALONE = """
@@ -448,11 +451,11 @@ def test_memory_that_a_run_loses_is_never_used_again(sdk, faults, reason, tmp_pa
         monkeypatch.setenv(name, value)
     outcome = ran(sys.executable, "-c", LOST, sdk / "python", tmp_path / "bundle")
     assert (outcome.returncode, outcome.stderr) == (0, "")
-    first, second, third, place = outcome.stdout.splitlines()
+    first, second, third, address = outcome.stdout.splitlines()
     assert first == "right"
     assert second.startswith("5 ")
-    assert all(line.startswith("5 an input's memory is lost: ") for line in (third, place))
-    assert all(reason in line for line in (second, third, place))
+    assert all(line.startswith("5 an input's memory is lost: ") for line in (third, address))
+    assert all(reason in line for line in (second, third, address))
 
 
 # --- releases that change ------------------------------------------------------------------------------------------
@@ -478,7 +481,7 @@ def test_a_hundred_switches_under_load(sdk, tiny, tmp_path):
                 aside = tmp_path / "new"
                 aside.symlink_to(releases[number % 2])
                 aside.replace(current)
-                until(lambda wanted=number + 1: len(lines) >= wanted)
+                until(lambda expected_output=number + 1: len(lines) >= expected_output)
         finally:
             service.terminate()
         reader.join()
@@ -506,11 +509,11 @@ def test_a_damaged_release_leaves_the_old_one_at_work(sdk, tiny, tmp_path):
         opened = it.stdout.readline()
         (tmp_path / "new").symlink_to(damaged)
         (tmp_path / "new").replace(current)
-        told = it.stderr.readline()
+        line = it.stderr.readline()
         lives = it.poll() is None
         it.terminate()
         it.communicate()
-    assert (opened, "damaged or truncated" in told, lives, it.returncode) == ("open dense \n", True, True, 0)
+    assert (opened, "damaged or truncated" in line, lives, it.returncode) == ("open dense \n", True, True, 0)
 
 
 def test_a_deploy_brings_the_library(sdk, tiny, tmp_path):
@@ -567,15 +570,15 @@ def test_an_application_on_a_virtual_board(virtual_boards, name, network, tmp_pa
     command = [compiler, *WARNINGS, tmp_path / "sdk/example/top5.c", *flags(tmp_path / "sdk", "--cflags", "--libs")]
     subprocess.run([*command, "-o", tmp_path / "top5"], check=True)
     reference = bundle.Reference.read(bundle.load(tmp_path / "bundle").reference)
-    (given,), (wanted,) = reference.inputs.values(), reference.outputs.values()
-    given.tofile(tmp_path / "input.raw")
+    (input_array,), (expected_output,) = reference.inputs.values(), reference.outputs.values()
+    input_array.tofile(tmp_path / "input.raw")
     with open_shell(
         virtual_boards.name(name), config=SshOptions(config_file=virtual_boards.config, agent=False)
     ) as shell:
         shell.run("mkdir -p sdk-test")
         for path in (library, tmp_path / "top5", tmp_path / "input.raw"):
             shell.push(path, f"sdk-test/{path.name}")
-        seen = shell.run("cd sdk-test; chmod +x top5; LD_LIBRARY_PATH=. ./top5 current input.raw", timeout=300)
+        outcome = shell.run("cd sdk-test; chmod +x top5; LD_LIBRARY_PATH=. ./top5 current input.raw", timeout=300)
         shell.run("rm -rf sdk-test")
-    found = [int(line.split()[1]) for line in seen.stdout.splitlines()]
-    assert found == list(np.argsort(-wanted.ravel(), kind="stable")[:5])
+    classes = [int(line.split()[1]) for line in outcome.stdout.splitlines()]
+    assert classes == list(np.argsort(-expected_output.ravel(), kind="stable")[:5])

@@ -48,7 +48,7 @@ class User:
     def command(self, *arguments: object) -> list[str]:
         """Return the command that runs a session of tests."""
         options = ["-p", "no:cacheprovider", "--rootdir", ROOT, "-c", ROOT / "pyproject.toml"]
-        return [str(word) for word in (sys.executable, "-m", "pytest", "-q", *options, *arguments)]
+        return [str(argument) for argument in (sys.executable, "-m", "pytest", "-q", *options, *arguments)]
 
     def start(self, *arguments: object) -> subprocess.Popen[str]:
         """Start a session."""
@@ -254,13 +254,13 @@ def test_an_opened_file_of_the_user_is_seen():
 @pytest.mark.nightly
 def test_no_program_that_tests_start_opens_anything_of_the_user(user, tmp_path):
     require("strace", "strace", shutil.which("strace") is not None)
-    seen = tmp_path / "calls"
+    call_log = tmp_path / "calls"
     calls = "trace=open,openat,openat2,connect,sendto,execve,readlink,readlinkat"
-    tracer = ["strace", "-f", "-qq", "-s", "200", "-e", calls, "-e", "signal=none", "-o", str(seen)]
+    tracer = ["strace", "-f", "-qq", "-s", "200", "-e", calls, "-e", "signal=none", "-o", str(call_log)]
     argv = [*tracer, *user.command("-n0", *SAMPLE)]
     completed = subprocess.run(argv, env=user.environment, cwd=ROOT, capture_output=True, text=True, check=False)
     assert completed.returncode == 0, completed.stdout[-4000:] + completed.stderr[-4000:]
-    lines = seen.read_text(errors="replace").splitlines()
+    lines = call_log.read_text(errors="replace").splitlines()
     assert len({line.split()[0] for line in lines}) > 50, "too few processes: is this still a sample?"
     assert opened(lines, user.home) == []
     assert opened(lines, Path(pwd.getpwuid(os.getuid()).pw_dir)) == []

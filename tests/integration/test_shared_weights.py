@@ -95,8 +95,8 @@ def test_processes_share_the_weights(release, native):
         # The process that made the file has ended; the others keep it.
         assert first == "sealed"
         assert later.enter_context(application(release, native)) == "shared"
-    with application(release, native) as alone:
-        assert alone == "sealed"
+    with application(release, native) as first_process:
+        assert first_process == "sealed"
 
 
 def test_a_file_of_another_process_is_taken_if_it_is_right(release, native):

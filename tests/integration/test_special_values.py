@@ -62,7 +62,7 @@ def test_special_values(dtype: str) -> None:
 @pytest.mark.parametrize("repeats", [1, LANES])
 def test_special_values_on_opencl(repeats: int) -> None:
     opencl.require_opencl()
-    nodes = [one for one in table("float32", repeats) if repeats == 1 or one.operator not in WRONG_IN_VECTORS]
+    nodes = [node for node in table("float32", repeats) if repeats == 1 or node.operator not in WRONG_IN_VECTORS]
     agree(nodes, opset=20, rtol=1e-3, kind=OPENCL)
 
 

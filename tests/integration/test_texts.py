@@ -45,8 +45,8 @@ def test_the_library_writes_what_python_writes(kind, models, binding, tmp_path):
     with edge_model.Model(tmp_path / "made", library=library) as model:
         for _ in range(500):
             numbers = stream.integers(0, len(TOKENS), 12).tolist()
-            kept = [TOKENS[number] for number in (*numbers, 1)[: (*numbers, 1).index(1)] if number]
-            assert model.text_of(numbers) == texts.join(kept, kind) == manifest.texts.text(numbers)
+            pieces = [TOKENS[number] for number in (*numbers, 1)[: (*numbers, 1).index(1)] if number]
+            assert model.text_of(numbers) == texts.join(pieces, kind) == manifest.texts.text(numbers)
         assert model.text_of([]) == ""
         for wrong in (-1, len(TOKENS), 1 << 40):
             with pytest.raises(edge_model.EdgeError, match="not that of a token") as caught:
@@ -67,14 +67,14 @@ def test_a_run_prints_the_text_of_each_sample(models, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("steps", "message"),
     [
         (["--pre", "scale=2", "--post", "tokens:labels={v}"], "no step 'tokens'"),
         (["--post", "tokens:labels={v}", "--post", "topk=2"], "no step 'topk'"),
         (["--post", "topk=2"], "at least one step before the model"),
     ],
 )
-def test_steps_that_do_not_go_together_are_refused(words, message, models, tmp_path):
-    given = [word.replace("{v}", str(models / "vocabulary.txt")) for word in words]
-    outcome = toolchain("build", models / "net.onnx", *given, "-o", tmp_path / "no")
+def test_steps_that_do_not_go_together_are_refused(steps, message, models, tmp_path):
+    arguments = [argument.replace("{v}", str(models / "vocabulary.txt")) for argument in steps]
+    outcome = toolchain("build", models / "net.onnx", *arguments, "-o", tmp_path / "no")
     assert (outcome.code, message in outcome.err) == (2, True), outcome.err

@@ -78,16 +78,16 @@ def here(tmp_path_factory):
     folder = tmp_path_factory.mktemp("here")
     with contextlib.chdir(folder):
         report = tuned("--trials", TRIALS, "--records", "R.jsonl", "--html", "page.html", "--root", folder / "root")
-        made = {path.name for path in folder.iterdir()}
-        assert made == {"R.jsonl", ".R.jsonl.lock", "page.html", "root"}, "and nothing else"
+        started = {path.name for path in folder.iterdir()}
+        assert started == {"R.jsonl", ".R.jsonl.lock", "page.html", "root"}, "and nothing else"
     return Tuned(folder, report)
 
 
 def counted(report) -> dict:
     """Return what a report says of its trials; on a machine that others use, a sample may be doubted: it counts."""
-    found = {**report["trials"], "failed": dict(report["trials"]["failed"])}
-    found["ok"] += found["failed"].pop("suspicious", 0)
-    return found
+    counts = {**report["trials"], "failed": dict(report["trials"]["failed"])}
+    counts["ok"] += counts["failed"].pop("suspicious", 0)
+    return counts
 
 
 def test_a_report_tells_all(here):
@@ -161,8 +161,8 @@ def test_more_trials_go_on_from_there(here, tmp_path):
 def test_build_applies_the_winners_alone(here, tmp_path):
     won = sum(task["verdict"] == "faster" for task in here.report["tasks"])
     outcome = done("build", "mlp", "--without", "all", "--records", here.records, "-o", tmp_path / "bundle", "--json")
-    found = json.loads(outcome.out)["manifest"]["records"]
-    assert found["tuned"] == won
+    tuned_records = json.loads(outcome.out)["manifest"]["records"]
+    assert tuned_records["tuned"] == won
     assert f"{won} of 5" in outcome.err
 
 
@@ -213,19 +213,19 @@ def test_a_run_ends_with_the_whole_model(here, tmp_path):
     records = Path(shutil.copy(here.records, tmp_path))
     options = ("--trials", TRIALS, "--records", records, "--root", here.folder / "root", "--json")
     let_another_win(records)
-    command = [word for word in QUICK if word != "--no-compare"]
-    found = json.loads(done("tune", *command, *options).out)["end_to_end"]
-    assert found["comparison"]["tuned"] == TASKS
-    assert found["comparison"]["ratio"]["ci99"]
-    sure = "is NOT measurably faster" if not found["comparison"]["verdict"] else "times as fast as untuned"
-    assert sure in found["outcome"]
+    command = [argument for argument in QUICK if argument != "--no-compare"]
+    end_to_end = json.loads(done("tune", *command, *options).out)["end_to_end"]
+    assert end_to_end["comparison"]["tuned"] == TASKS
+    assert end_to_end["comparison"]["ratio"]["ci99"]
+    sure = "is NOT measurably faster" if not end_to_end["comparison"]["verdict"] else "times as fast as untuned"
+    assert sure in end_to_end["outcome"]
 
 
 def test_winners_that_make_the_whole_model_slower_are_taken_back(here, tmp_path):
     records = Path(shutil.copy(here.records, tmp_path))
     options = ("--trials", TRIALS, "--records", records, "--root", here.folder / "root")
     let_another_win(records, which=lambda line: min(line["samples_s"]))
-    command = [word for word in QUICK if word != "--no-compare"]
+    command = [argument for argument in QUICK if argument != "--no-compare"]
     outcome = done("tune", *command, *options)
     assert re.search(rf"tuned is SLOWER: .*; so all {TASKS} winners are taken back", outcome.out)
     verdicts = [json.loads(line).get("verdict") for line in records.read_text().splitlines()]
@@ -312,12 +312,12 @@ def lab(tmp_path_factory, native) -> Iterator[Lab]:
                 for name in ("a", "b")
             )
         )
-        made = Lab(folder, cache, servers)
-        yield made
+        started = Lab(folder, cache, servers)
+        yield started
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("TOOLCHAIN_CACHE", str(cache))
             done("farm", "down")
-        until(lambda: not board_servers(made))
+        until(lambda: not board_servers(started))
 
 
 @pytest.fixture
@@ -366,15 +366,15 @@ def test_a_device_is_served_for_the_run_alone(bench, tmp_path, monkeypatch):
 
 def test_a_device_over_ssh_is_tuned_deployed_to_and_compared(bench, tmp_path):
     """An emulator's records are for emulators, and such is what its deploy and its comparison build with."""
-    at = ("--board", "bench", "--host", "a", "--toolchain", "host")
-    outcome = done("deploy", "mlp", *at, "--trials", 8, "--budget", 0.1, "--json", "-")
+    device_options = ("--board", "bench", "--host", "a", "--toolchain", "host")
+    outcome = done("deploy", "mlp", *device_options, "--trials", 8, "--budget", 0.1, "--json", "-")
     report = json.loads(outcome.out)
     assert (report["outputs"]["ok"], report["emulated"]) == (True, True)
     assert re.search(r"records for [0-5] of 5 kernels", outcome.err), outcome.err
     let_another_win(tmp_path / "records" / "bench.jsonl")
-    found = json.loads(done("compare", "mlp", *at, "--budget", 0.2, "--json").out)
-    assert (found["emulated"], found["difference"]["ok"], found["tuned"] > 0) == (True, True, True)
-    current = json.loads(done("status", *at[:4], "--json").out)["current"]
+    comparison = json.loads(done("compare", "mlp", *device_options, "--budget", 0.2, "--json").out)
+    assert (comparison["emulated"], comparison["difference"]["ok"], comparison["tuned"] > 0) == (True, True, True)
+    current = json.loads(done("status", *device_options[:4], "--json").out)["current"]
     assert f"sha256:{current['digest']}" == report["bundle_digest"], "a comparison leaves the release as it was"
 
 
@@ -386,16 +386,19 @@ def test_a_run_that_is_ended_leaves_its_records_and_nothing_else(bench, tmp_path
         until(lambda: (records.exists() and records.read_text().count('"samples_s"') > 4) or process.poll() is not None)
         process.send_signal(number)
         _out, err = process.communicate(timeout=60)
-    left = records.read_text().count('"samples_s"')
+    trials_left = records.read_text().count('"samples_s"')
     if number == signal.SIGINT:
         assert process.returncode == 130, err
         # A trial is counted when it is in the file, and the signal may come in between.
-        told = [f"{count} trials of this run are in {records}; the same command goes on" for count in (left, left - 1)]
-        assert any(words in err for words in told), err
+        messages = [
+            f"{count} trials of this run are in {records}; the same command goes on"
+            for count in (trials_left, trials_left - 1)
+        ]
+        assert any(message in err for message in messages), err
     until(lambda: not own() - before)
     until(lambda: not board_servers(bench))
-    report = tuned("--board", "bench", "--host", "a", "--trials", left)
-    assert report["trials"]["resumed"] == report["trials"]["total"] == left
+    report = tuned("--board", "bench", "--host", "a", "--trials", trials_left)
+    assert report["trials"]["resumed"] == report["trials"]["total"] == trials_left
 
 
 def test_which_device_is_asked(bench):
@@ -428,13 +431,13 @@ def test_all_the_farms_boards_measure_and_nothing_listens_on_a_port(lab, farm, t
         table = done("farm", "status").out
         pids = {daemon(), *sshd.descendants(daemon()), *board_servers(lab)}
         pids |= {pid for server in lab.servers for pid in sshd.descendants(server.process.pid)}
-        found = listeners(pids)
+        open_ports = listeners(pids)
         alive = process.poll() is None
         out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert alive, "it was watched while it ran"
     assert f"pid {process.pid}: tune mlp" in table
-    assert found == set()
+    assert open_ports == set()
     report = json.loads(out)
     assert report["trials"]["ok"] == 30
     assert set(names(report)) == {"a", "b"}
@@ -473,13 +476,13 @@ def test_hardware_of_all_the_farms_boards(farm):
 @pytest.mark.nightly
 def test_a_tracker_of_ones_own(surroundings):
     with tracker() as port, stock_server(port, "mine"):
-        at = ("--board", "bench", "--tracker", f"127.0.0.1:{port}")
+        device_options = ("--board", "bench", "--tracker", f"127.0.0.1:{port}")
         until(lambda: registered(port, "mine"))
-        outcome = toolchain("tune", *QUICK, *at)
+        outcome = toolchain("tune", *QUICK, *device_options)
         assert (outcome.code, "has no board bench" in outcome.err, "--key" in outcome.err) == (4, True, True), (
             outcome.err
         )
-        outcome = done("tune", *QUICK, *at, "--key", "mine", "--trials", 8, "--json")
+        outcome = done("tune", *QUICK, *device_options, "--key", "mine", "--trials", 8, "--json")
     assert names(json.loads(outcome.out)) == {"mine-1": 8}
     assert "warning: mine-1" in outcome.err
 
@@ -489,7 +492,7 @@ def registered(port: int, key: str) -> bool:
     from toolchain.errors import DeviceError
 
     with contextlib.suppress(DeviceError):  # it has only just been started
-        return key in {one.key for one in rpc.registered(("127.0.0.1", port))}
+        return key in {server.key for server in rpc.registered(("127.0.0.1", port))}
     return False
 
 
@@ -502,13 +505,13 @@ def test_a_tracker_that_is_not_there(surroundings):
 
 
 def test_hardware_of_this_machine(native, tmp_path):
-    at = ("--root", tmp_path / "root")
-    [row] = json.loads(done("hardware", *at, "--json").out)
+    device_options = ("--root", tmp_path / "root")
+    [row] = json.loads(done("hardware", *device_options, "--json").out)
     assert row["board"] == "local"
     assert row["hardware"]["machine"] == HERE
     assert row["hardware"]["cpus"] == len(os.sched_getaffinity(0))
     assert row["hardware"]["memory_kib"] > 1 << 18
-    assert done("hardware", *at).out.startswith(f"local: {row['hardware']['cpus']} CPUs")
+    assert done("hardware", *device_options).out.startswith(f"local: {row['hardware']['cpus']} CPUs")
 
 
 def test_hardware_over_ssh(bench):
@@ -521,13 +524,13 @@ def test_hardware_over_ssh(bench):
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"), [("needy", "CPU has no warp_drive"), ("strange", f"{HERE}")], ids=["needy", "strange"]
+    ("kind", "message"), [("needy", "CPU has no warp_drive"), ("strange", f"{HERE}")], ids=["needy", "strange"]
 )
-def test_a_board_that_is_not_what_its_file_says(bench, tmp_path, kind, words):
+def test_a_board_that_is_not_what_its_file_says(bench, tmp_path, kind, message):
     lab = tmp_path / "devices.toml"
     text = (bench.folder / "devices.toml").read_text()
     for old, new in (('"bench"', f'"{kind}"'), ('config = "', f'config = "{bench.folder}/'), ("emulated = true\n", "")):
         text = text.replace(old, new)
     lab.write_text(text)
     outcome = toolchain("hardware", "--board", kind, "--devices", lab, "--host", "a")
-    assert (outcome.code, words in outcome.err, "hint: " in outcome.err) == (5, True, True), outcome.err
+    assert (outcome.code, message in outcome.err, "hint: " in outcome.err) == (5, True, True), outcome.err

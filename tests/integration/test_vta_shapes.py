@@ -55,15 +55,15 @@ def test_kernels_are_exact(config, kind):
     layer = LAYERS[kind](config.block)
     arguments = tensors(layer, 1, config)
     expected = reference(layer, arguments)
-    found = kernels.candidates(layer, config)
+    choices = kernels.candidates(layer, config)
     for revision in Revision:
         simulator = Simulator(config, revision)
-        for choice in (found[0], found[-1]):
-            made = kernels.stream(layer, choice, config, revision)
-            verify(made.encoded())
+        for choice in (choices[0], choices[-1]):
+            stream = kernels.stream(layer, choice, config, revision)
+            verify(stream.encoded())
             for policy, seed in ORDERS:
                 arguments[-1][:] = 77
-                simulator.run(made, arguments, policy=policy, seed=seed)
+                simulator.run(stream, arguments, policy=policy, seed=seed)
                 np.testing.assert_array_equal(arguments[-1], expected, err_msg=f"{choice} {policy}")
 
 
@@ -72,8 +72,8 @@ def test_an_element_may_be_larger_than_a_page():
     config = VtaConfig(log_batch=6, log_block=5, log_acc_buff_size=20, log_inp_buff_size=18)
     layer = Conv2d(65, 2, 3, 32, 32, shift=7)
     arguments = tensors(layer, 1, config)
-    made = kernels.stream(layer, kernels.candidates(layer, config)[0], config)
-    Simulator(config).run(made, arguments)
+    stream = kernels.stream(layer, kernels.candidates(layer, config)[0], config)
+    Simulator(config).run(stream, arguments)
     np.testing.assert_array_equal(arguments[-1], reference(layer, arguments))
 
 
@@ -96,14 +96,14 @@ def machines(draw) -> VtaConfig:
 @given(machines(), st.sampled_from(list(LAYERS)), st.sampled_from(Revision), st.data())
 def test_any_array(config, kind, revision, data):
     layer = LAYERS[kind](config.block)
-    found = kernels.candidates(layer, config)
-    assume(found)
-    made = kernels.stream(layer, data.draw(st.sampled_from(found)), config, revision)
-    verify(made.encoded())
+    choices = kernels.candidates(layer, config)
+    assume(choices)
+    stream = kernels.stream(layer, data.draw(st.sampled_from(choices)), config, revision)
+    verify(stream.encoded())
     arguments = tensors(layer, 1, config)
     for policy, seed in ORDERS:
         arguments[-1][:] = 77
-        Simulator(config, revision).run(made, arguments, policy=policy, seed=seed)
+        Simulator(config, revision).run(stream, arguments, policy=policy, seed=seed)
         np.testing.assert_array_equal(arguments[-1], reference(layer, arguments))
 
 
@@ -151,11 +151,11 @@ def test_networks_are_those_of_onnx_runtime(shape, board_of, tmp_path):
     options = ["--board", board_of(shape), "--root", tmp_path / "device", "--budget", 0, "--json", report]
     outcome = toolchain("deploy", path, *options)
     assert outcome.code == 0, outcome.err
-    found = json.loads(report.read_text())
-    assert found["outputs"]["max_abs_diff"] == 0
-    assert found["outputs"]["reference"].endswith("without optimisations")
+    document = json.loads(report.read_text())
+    assert document["outputs"]["max_abs_diff"] == 0
+    assert document["outputs"]["reference"].endswith("without optimisations")
     rows, block = map(int, shape.split("x"))
-    assert (found["modelled"]["kernels"], found["modelled"]["macs_per_cycle"]) == (6, rows * block * block)
+    assert (document["modelled"]["kernels"], document["modelled"]["macs_per_cycle"]) == (6, rows * block * block)
 
 
 def test_the_commands_know_the_array_of_a_board(board_of, tmp_path):

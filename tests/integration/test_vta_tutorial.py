@@ -31,12 +31,12 @@ def done(*arguments: object) -> Outcome:
 
 def small() -> nets.onnx.ModelProto:
     """A stem, a basic block, one that halves its rows and has a convolution beside it, and a classifier."""
-    random, held, nodes = np.random.default_rng(0), {}, []
+    random, constants, nodes = np.random.default_rng(0), {}, []
 
     def conv(data: str, name: str, inputs: int, outputs: int, window: int, stride: int = 1) -> str:
         spread = np.sqrt(2 / (inputs * window * window))
-        held[f"{name}.w"] = (random.standard_normal((outputs, inputs, window, window)) * spread).astype(np.float32)
-        held[f"{name}.b"] = (random.standard_normal(outputs) / 8).astype(np.float32)
+        constants[f"{name}.w"] = (random.standard_normal((outputs, inputs, window, window)) * spread).astype(np.float32)
+        constants[f"{name}.b"] = (random.standard_normal(outputs) / 8).astype(np.float32)
         how = {"pads": [window // 2] * 4, "strides": [stride] * 2}
         nodes.append(node("Conv", [data, f"{name}.w", f"{name}.b"], [name], name, **how))
         return name
@@ -54,7 +54,7 @@ def small() -> nets.onnx.ModelProto:
     second = relu(conv(block, "b1", CHANNELS, wide, 3, 2))
     beside = conv(block, "beside", CHANNELS, wide, 1, 2)
     last = relu(conv(second, "b2", wide, wide, 3), beside)
-    held["classes"] = (random.standard_normal((wide, 10)) / 4).astype(np.float32)
+    constants["classes"] = (random.standard_normal((wide, 10)) / 4).astype(np.float32)
     nodes.extend(
         [
             node("GlobalAveragePool", [last], ["pooled"]),
@@ -62,7 +62,7 @@ def small() -> nets.onnx.ModelProto:
             node("MatMul", ["flat", "classes"], ["y"]),
         ]
     )
-    return nets.model(nodes, [value("x", (1, 3, SIZE, SIZE))], [value("y", (1, 10))], held)
+    return nets.model(nodes, [value("x", (1, 3, SIZE, SIZE))], [value("y", (1, 10))], constants)
 
 
 @pytest.fixture(scope="module")
@@ -72,8 +72,8 @@ def lab(tmp_path_factory):
     nets.save(small(), folder, "small.onnx")
     (folder / "samples").mkdir()
     for seed in range(8):
-        drawn = np.random.default_rng(seed).standard_normal((1, 3, SIZE, SIZE)).astype(np.float32)
-        np.savez(folder / "samples" / f"{seed}.npz", x=drawn)
+        sample = np.random.default_rng(seed).standard_normal((1, 3, SIZE, SIZE)).astype(np.float32)
+        np.savez(folder / "samples" / f"{seed}.npz", x=sample)
     with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder):
         patch.setenv("TOOLCHAIN_RECORDS", str(folder / "records"))
         for name in ("DEVICES", "BOARDS"):
@@ -132,10 +132,10 @@ def test_tuning_is_in_modelled_cycles(lab, tuned):
     assert (tuned["emulated"], tuned["trials"]["total"], tuned["trials"]["resumed"]) == (True, TRIALS, 0)
     assert tuned["boards"] == [{"name": "model hls-pynq", "trials": TRIALS, "failed": 0, "quarantines": 0}]
     assert {task["operator"] for task in tuned["tasks"]} == {"vta_conv2d"}
-    known = RecordFile(lab / "records" / "vta-sim.jsonl").read()
-    assert len([trial for trial in known.trials if not trial.is_final]) == TRIALS
-    assert all(trial.emulated and trial.board == "hls-pynq" and trial.samples_s for trial in known.trials)
-    assert {trial.target["device"] for trial in known.trials} == {"vta-sim"}
+    records = RecordFile(lab / "records" / "vta-sim.jsonl").read()
+    assert len([trial for trial in records.trials if not trial.is_final]) == TRIALS
+    assert all(trial.emulated and trial.board == "hls-pynq" and trial.samples_s for trial in records.trials)
+    assert {trial.target["device"] for trial in records.trials} == {"vta-sim"}
 
 
 def test_the_same_run_again_adds_nothing(lab, int8, tuned):
@@ -156,11 +156,11 @@ def test_outputs_match_and_times_are_marked(deployed):
 
 
 def test_cycles_are_modelled_and_tuned(lab, int8, deployed):
-    found = deployed["modelled"]
-    assert (found["model"], found["clock_mhz"], found["kernels"]) == ("hls-pynq", 100.0, 6)
-    assert found["cycles"] == manifest(lab / "built")["modelled"]["cycles"]
+    modelled = deployed["modelled"]
+    assert (modelled["model"], modelled["clock_mhz"], modelled["kernels"]) == ("hls-pynq", 100.0, 6)
+    assert modelled["cycles"] == manifest(lab / "built")["modelled"]["cycles"]
     done("build", int8, *SIM, "--no-records", "-o", "untuned")
-    assert manifest(lab / "untuned")["modelled"]["cycles"] >= found["cycles"] > found["macs"] / 256
+    assert manifest(lab / "untuned")["modelled"]["cycles"] >= modelled["cycles"] > modelled["macs"] / 256
 
 
 def test_a_package_is_deployed_as_its_bundle(lab, deployed):
@@ -198,11 +198,11 @@ def test_tuning_tasks_of_the_cpu_alone_is_refused(lab, int8):
 
 @pytest.mark.nightly
 def test_the_convolutions_of_resnet_18(lab):
-    first, *found = json.loads(done("tasks", "resnet-18", *SIM, "--op", "vta_conv2d", "--json").out)
+    first, *others = json.loads(done("tasks", "resnet-18", *SIM, "--op", "vta_conv2d", "--json").out)
     data, weights = (arg["shape"] for arg in first["args"][:2])
     assert (data, weights, first["weight"]) == ([1, 1, 115, 115, 1, 16], [4, 1, 4, 4, 16, 16], 1)  # pixels are channels
-    assert sorted((shape_of(task), task["weight"]) for task in found) == sorted(RESNET)
-    assert [task["weight"] for task in found] == [4, 1, 1, 3, 1, 1, 3, 1, 1, 3]
+    assert sorted((shape_of(task), task["weight"]) for task in others) == sorted(RESNET)
+    assert [task["weight"] for task in others] == [4, 1, 1, 3, 1, 1, 3, 1, 1, 3]
 
 
 def shape_of(task: dict) -> tuple[int, ...]:

@@ -111,7 +111,7 @@ def test_all_that_lies_beside_the_code_is_the_checkouts(here, installed):
     local = board.load("local").resolved()
     shipped = shipped_records(backend_of(local))
     assert report["records"] == (len(shipped.trials) if shipped else 0)
-    assert report["images"] == {name: one.digest(one.arguments) for name, one in recipes.recipes().items()}
+    assert report["images"] == {name: recipe.digest(recipe.arguments) for name, recipe in recipes.recipes().items()}
     assert report["virtual"] == recipes.read(ROOT / "docker/board/Dockerfile", ROOT).digest({})
     assert Path(report["manual"]).read_bytes() == (ROOT / "docs/adding-a-board.md").read_bytes()
 
@@ -120,9 +120,9 @@ def test_nothing_of_the_user_goes_into_it(wheel):
     with zipfile.ZipFile(wheel) as archive:
         data = [Path(name).relative_to("toolchain/_data") for name in archive.namelist() if "/_data/" in name]
     ours = [path for folder in ("boards", "docker", "docs") for path in (ROOT / folder).rglob("*") if path.is_file()]
-    wanted = {path.relative_to(ROOT) for path in ours}
-    of_user = {path for path in wanted if path.parts[1] in {"certs", "ndk"}}
-    assert {path for path in data if len(path.parts) > 1} == wanted - of_user
+    expected_files = {path.relative_to(ROOT) for path in ours}
+    of_user = {path for path in expected_files if path.parts[1] in {"certs", "ndk"}}
+    assert {path for path in data if len(path.parts) > 1} == expected_files - of_user
 
 
 @pytest.mark.parametrize("source", ["image", "sdist"])
@@ -163,8 +163,8 @@ def test_deploy_without_a_compiler(full_wheel, tmp_path):
     run(bin_folder / "toolchain", *command, cwd=tmp_path, **variables)
     assert json.loads(report.read_text())["outputs"]["ok"]
     assert json.loads((bundle / "manifest.json").read_text())["compiler"]["compiler"].startswith("zig ")
-    kept = sorted(path.name for path in (tmp_path / "cache" / "device").iterdir())
-    assert [name.rpartition("-")[0] for name in kept] == [f"runner-{OWN}"]  # no objects: nothing was compiled
+    builds = sorted(path.name for path in (tmp_path / "cache" / "device").iterdir())
+    assert [name.rpartition("-")[0] for name in builds] == [f"runner-{OWN}"]  # no objects: nothing was compiled
 
 
 def test_its_programs_are_those_of_this_checkout(full_wheel, program):
@@ -188,4 +188,4 @@ def test_a_rebuild_gives_the_same_programs(triple, tmp_path, monkeypatch):
 
 def contents(wheel: Path) -> dict[str, int]:
     with zipfile.ZipFile(wheel) as archive:
-        return {one.filename: one.CRC for one in archive.infolist()}
+        return {member.filename: member.CRC for member in archive.infolist()}

@@ -125,15 +125,15 @@ def _other_machine():
 
 def _flipped(data, params):
     """Change one byte of the params inside a package."""
-    at = data.index(params) + len(params) - 1
-    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+    position = data.index(params) + len(params) - 1
+    return data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
 
 
 def _wrong_reference(tiny):
     from toolchain import tensors
 
-    both = tensors.load(tiny.folder / bundle_room.REFERENCE)
-    return tensors.encode({**both, "output.y": both["output.y"] + 1})
+    arrays = tensors.load(tiny.folder / bundle_room.REFERENCE)
+    return tensors.encode({**arrays, "output.y": arrays["output.y"] + 1})
 
 
 @pytest.fixture(scope="module")
@@ -146,8 +146,8 @@ def campaign(request):
         say = plugins.get_plugin("terminalreporter").write_line
         with plugins.get_plugin("capturemanager").global_and_fixture_disabled():
             say(f"\n{'EXIT':>4} {'SECONDS':>7}  COMMAND: MESSAGE")
-            for words, code, seconds, line in rows:
-                say(f"{code:>4} {seconds:>7.2f}  {words}: {line}")
+            for command, code, seconds, line in rows:
+                say(f"{code:>4} {seconds:>7.2f}  {command}: {line}")
             say(f"{len(rows)} wrong inputs, the slowest answer after {max(row[2] for row in rows):.1f} s")
 
 
@@ -178,8 +178,8 @@ def test_a_wrong_input_is_explained(world, tiny, options, case, monkeypatch, beg
     start = time.perf_counter()
     outcome = toolchain(*case.words.format(w=world, data=DATA, ssh=options).split())
     line = next((line for line in outcome.err.splitlines() if line.lower().startswith("error: ")), outcome.err.strip())
-    shown = case.words.replace("{w}/", "").replace("{data}/", "").replace("{ssh}", "--host ...")
-    campaign.append((shown, outcome.code, time.perf_counter() - start, line))
+    text = case.words.replace("{w}/", "").replace("{data}/", "").replace("{ssh}", "--host ...")
+    campaign.append((text, outcome.code, time.perf_counter() - start, line))
     assert (outcome.code, "Traceback" in outcome.err) == (case.code, False), outcome.err
     assert re.search(case.message, outcome.err), outcome.err
     assert case.late or begun == []
@@ -223,13 +223,19 @@ def full(world):
 
 
 @pytest.mark.usefixtures("full")
-@pytest.mark.parametrize(("words", "variables", "code", "message"), PROCESSES)
-def test_a_process_of_its_own(world, options, tmp_path, words, variables, code, message):
-    places = {"w": world, "data": DATA, "ssh": options, "cold": tmp_path / "cold"}
-    kept = {name: value for name, value in os.environ.items() if name not in {"TOOLCHAIN_CACHE", "XDG_CACHE_HOME"}}
+@pytest.mark.parametrize(("command", "variables", "code", "message"), PROCESSES)
+def test_a_process_of_its_own(world, options, tmp_path, command, variables, code, message):
+    folders = {"w": world, "data": DATA, "ssh": options, "cold": tmp_path / "cold"}
+    environment = {
+        name: value for name, value in os.environ.items() if name not in {"TOOLCHAIN_CACHE", "XDG_CACHE_HOME"}
+    }
     completed = subprocess.run(
-        [COMMAND, *words.format(**places).split()],
-        env={**kept, "HOME": str(tmp_path), **{name: value.format(**places) for name, value in variables.items()}},
+        [COMMAND, *command.format(**folders).split()],
+        env={
+            **environment,
+            "HOME": str(tmp_path),
+            **{name: value.format(**folders) for name, value in variables.items()},
+        },
         cwd=tmp_path,
         timeout=120,
         capture_output=True,
@@ -270,10 +276,10 @@ WITHOUT_ENGINE = [
 # fmt: on
 
 
-@pytest.mark.parametrize(("words", "code", "message"), WITHOUT_ENGINE)
-def test_a_machine_without_an_engine(tmp_path, monkeypatch, words, code, message):
+@pytest.mark.parametrize(("command", "code", "message"), WITHOUT_ENGINE)
+def test_a_machine_without_an_engine(tmp_path, monkeypatch, command, code, message):
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
-    outcome = toolchain(*(word.format(w=tmp_path) for word in words.split()))
+    outcome = toolchain(*(argument.format(w=tmp_path) for argument in command.split()))
     assert (outcome.code, "Traceback" in outcome.err) == (code, False), outcome.err
     assert re.search(message, outcome.err), outcome.err
     assert "hint: " in outcome.err
@@ -322,11 +328,11 @@ def test_the_command_of_the_hint_makes_the_key_trusted(server, tiny_for_ssh, bar
 
 def test_a_changed_host_key_is_refused(server, tiny_for_ssh, tmp_path):
     other = sshd.keygen(tmp_path / "other").with_suffix(".pub").read_text().split()
-    known = tmp_path / "known"
-    known.write_text(f"[127.0.0.1]:{server.port} {other[0]} {other[1]}\n")
-    outcome = over_ssh(server, tiny_for_ssh, "--known-hosts", known, known=False)
+    known_hosts = tmp_path / "known"
+    known_hosts.write_text(f"[127.0.0.1]:{server.port} {other[0]} {other[1]}\n")
+    outcome = over_ssh(server, tiny_for_ssh, "--known-hosts", known_hosts, known=False)
     assert outcome.code == 5
-    assert re.search(rf"not the known key[\s\S]*{known}:1[\s\S]*ssh-keygen -f .* -R", outcome.err), outcome.err
+    assert re.search(rf"not the known key[\s\S]*{known_hosts}:1[\s\S]*ssh-keygen -f .* -R", outcome.err), outcome.err
 
 
 def test_a_wrong_key_is_refused(server, tiny_for_ssh, bare_home, tmp_path):

@@ -183,10 +183,10 @@ class _Link:
     def _receive(self, size: int) -> bytes:
         data = bytearray()
         while len(data) < size:
-            part = self._sock.recv(size - len(data))
-            if not part:
+            chunk = self._sock.recv(size - len(data))
+            if not chunk:
                 raise EOFError
-            data += part
+            data += chunk
         self.device.took(size)
         return bytes(data)
 
@@ -288,8 +288,8 @@ class _Shell:
         with contextlib.suppress(OSError, ValueError):
             while (data := self._next()) is not None:
                 self._data += data
-                while (part := self._part()) is not None:
-                    kind, payload = part
+                while (chunk := self._part()) is not None:
+                    kind, payload = chunk
                     if kind == _STDIN:
                         with contextlib.suppress(BrokenPipeError):
                             stdin.write(payload)

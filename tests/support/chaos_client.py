@@ -61,9 +61,9 @@ class PoisonedBuilder(Builder):
 
     def build(self, modules: Sequence[tvm.IRModule]) -> list[Built]:
         built = super().build(modules)
-        for module, one in zip(modules, built, strict=True):
-            if one.library and (kind := poison(workload_hash(module))):
-                one.library.write_bytes(self._bad[kind].read_bytes())
+        for module, artifact in zip(modules, built, strict=True):
+            if artifact.library and (kind := poison(workload_hash(module))):
+                artifact.library.write_bytes(self._bad[kind].read_bytes())
         return built
 
 
@@ -85,7 +85,7 @@ def main() -> None:
     tune._BoardCounts.observe = lambda counts, event: (log(event), observe(counts, event))[1]
     kind = board.load("rpi4").resolved()
     options = Options(number=1, repeat=1, min_repeat_ms=0, timeout_s=3.0)
-    wanted = tune.TuneRequest(
+    request = tune.TuneRequest(
         model=Model("mlp", {}, inputs.Source(None, None, 0)),
         boards=BoardRequest(kind, devices=devices.load_devices(), purpose="chaos"),
         plan=Plan(tuner="evolutionary-random", trials=trials, options=options),
@@ -94,7 +94,7 @@ def main() -> None:
         records=records,
         toolchain="host",
     )
-    tune.run(wanted, lambda line: logging.getLogger("chaos").warning(line), lambda _table: None)
+    tune.run(request, lambda line: logging.getLogger("chaos").warning(line), lambda _table: None)
 
 
 if __name__ == "__main__":

@@ -138,13 +138,13 @@ def cuttable(folder: Path, mib: int = 128, options: Sequence[str] = ()) -> Disk:
     """Return a disk that can be cut; leave the test out where there can be none. `options` are those of mkfs.ext4."""
     tools = all(shutil.which(name) for name in ("mkfs.ext4", "mount", "umount"))
     require("a power cut", "root and e2fsprogs", present=os.geteuid() == 0 and tools)
-    made = Disk(folder, mib, options)
+    disk = Disk(folder, mib, options)
     try:
-        with made.mounted():
+        with disk.mounted():
             pass
     except RuntimeError:  # a container without loop devices
         require("a power cut", "a kernel that lets this container mount", present=False)
-    return made
+    return disk
 
 
 class RecordedDisk:

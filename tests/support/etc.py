@@ -38,4 +38,4 @@ def within(scratch: Path, trust: Path, argv: Sequence[object], home: Path | None
     """
     scratch.mkdir(exist_ok=True)
     command = ["unshare", "--mount", "sh", "-c", _SETUP, "sh", scratch, trust, home or "", *argv]
-    return [str(word) for word in command]
+    return [str(argument) for argument in command]

@@ -157,13 +157,13 @@ class Faults:
 
     def _host_key(self, name: str) -> Callable[[], object]:
         config = self.fleet.folder / f"config-{name}"
-        known = self.fleet.folder / f"known-{name}"
+        known_hosts = self.fleet.folder / f"known-{name}"
         right = self.server.known_hosts.read_text()
         other = Path(f"{sshd.keygen(self.fleet.folder / f'other-{name}')}.pub").read_text().split()
-        known.write_text(f"{right.split()[0]} {other[0]} {other[1]}\n")
-        config.write_text(self.server.config.read_text().replace(str(self.server.known_hosts), str(known)))
+        known_hosts.write_text(f"{right.split()[0]} {other[0]} {other[1]}\n")
+        config.write_text(self.server.config.read_text().replace(str(self.server.known_hosts), str(known_hosts)))
         self.fleet.add(name, dataclasses.replace(self.server, config=config))
-        return lambda: known.write_text(right)
+        return lambda: known_hosts.write_text(right)
 
     def _busy(self, name: str) -> Callable[[], object]:
         self.fleet.add(name, self.server)

@@ -66,9 +66,9 @@ def signed(
     bundle: Bundle, folder: Path, signers: Iterable[Pair], sequence: int = 1, minimum: int | None = None
 ) -> Bundle:
     """Copy a bundle and sign it."""
-    made = copied(bundle, folder)
+    release = copied(bundle, folder)
     for signer in signers:
-        sign(made, signer.key, Order(sequence, minimum))
+        sign(release, signer.key, Order(sequence, minimum))
     return bundles.load(folder)
 
 
@@ -79,26 +79,26 @@ def state(bundle: Bundle, statement: bytes, signatures: bytes) -> Bundle:
     return bundles.load(bundle.folder)
 
 
-def by_hand(message: bytes, one: Pair, folder: Path, namespace: str = "edge-release", hashed: str = "sha512") -> bytes:
+def by_hand(message: bytes, pair: Pair, folder: Path, namespace: str = "edge-release", hashed: str = "sha512") -> bytes:
     """Sign with ssh-keygen."""
     path = folder / "message"
     path.write_bytes(message)
     path.with_name("message.sig").unlink(missing_ok=True)
-    command = ["ssh-keygen", "-q", "-Y", "sign", "-f", one.path, "-n", namespace, "-O", f"hashalg={hashed}", path]
+    command = ["ssh-keygen", "-q", "-Y", "sign", "-f", pair.path, "-n", namespace, "-O", f"hashalg={hashed}", path]
     subprocess.run(command, check=True, capture_output=True)
     return path.with_name("message.sig").read_bytes()
 
 
-def holds_by_hand(message: bytes, signature: Path, one: Pair, allowed: Path) -> bool:
+def holds_by_hand(message: bytes, signature: Path, pair: Pair, allowed: Path) -> bool:
     """Whether ssh-keygen takes a signature."""
-    command = ["ssh-keygen", "-Y", "verify", "-f", allowed, "-I", one.name, "-n", "edge-release", "-s", signature]
+    command = ["ssh-keygen", "-Y", "verify", "-f", allowed, "-I", pair.name, "-n", "edge-release", "-s", signature]
     return subprocess.run(command, input=message, check=False, capture_output=True).returncode == 0
 
 
-def signature(one: Pair, message: bytes) -> bytes:
+def signature(pair: Pair, message: bytes) -> bytes:
     """Sign any statement."""
-    made = sshsig.Signature(one.key.public, sshsig.HASH, one.key.sign(sshsig.to_sign(message)))
-    return sshsig.to_armour(made)
+    built = sshsig.Signature(pair.key.public, sshsig.HASH, pair.key.sign(sshsig.to_sign(message)))
+    return sshsig.to_armour(built)
 
 
 def released(bundle: Bundle, root: Path, contents: Mapping[str, bytes] | None = None) -> Path:

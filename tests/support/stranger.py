@@ -41,9 +41,9 @@ def running(code: str, *words: object) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def _argv(code: str, words: tuple[object, ...]) -> list[str]:
+def _argv(code: str, arguments: tuple[object, ...]) -> list[str]:
     require("another user", "nothing: run as root", os.geteuid() == 0)
-    return [sys.executable, "-c", _BECOME.format(uid=UID), code, *map(str, words)]
+    return [sys.executable, "-c", _BECOME.format(uid=UID), code, *map(str, arguments)]
 
 
 @contextmanager

@@ -81,7 +81,7 @@ class Boards:
 
         It loads no other plug-ins than these: those of Hypothesis and labgrid take three seconds of each process.
         """
-        plugins = [word for name in _PLUGINS for word in ("-p", name)]
+        plugins = [argument for name in _PLUGINS for argument in ("-p", name)]
         argv = [sys.executable, "-m", "pytest", *plugins, "--board", KIND]
         environment = {**self.environment, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL}

@@ -18,7 +18,7 @@ from toolchain.native.programs import Program
 
 
 def written(
-    made: Bundle,
+    release: Bundle,
     program: Program,
     target: Path,
     *,
@@ -29,7 +29,9 @@ def written(
     **how: Any,
 ) -> WrittenUpdate:
     """Export a bundle for this machine; `how` is what `export.write` takes beside."""
-    with export.prepare(made, board.load("local").resolved(), program, run, slot=slot, unchecked=unchecked) as update:
+    with export.prepare(
+        release, board.load("local").resolved(), program, run, slot=slot, unchecked=unchecked
+    ) as update:
         return export.write(kind, update, target, **how)
 
 
@@ -84,5 +86,5 @@ def device(shell: str, folder: Path) -> Device:
         (tools / name).symlink_to(str(shutil.which(box)))
     if not (tools / "flock").exists():  # Debian's busybox has none
         (tools / "flock").symlink_to(str(shutil.which("flock")))
-    words = (str(shutil.which("busybox")), "sh") if shell == "busybox" else (str(shutil.which("mksh")),)
-    return Device(words, {"PATH": str(tools), "HOME": str(folder), "TMPDIR": "/nowhere"})
+    shell_command = (str(shutil.which("busybox")), "sh") if shell == "busybox" else (str(shutil.which("mksh")),)
+    return Device(shell_command, {"PATH": str(tools), "HOME": str(folder), "TMPDIR": "/nowhere"})

@@ -43,7 +43,7 @@ class Wheel:
 
 def listed(table: Mapping[str, Mapping[str, str]]) -> dict[str, Wheel]:
     """Return the wheels of a table of a data file, by project."""
-    return {name: Wheel(name, **words) for name, words in table.items()}
+    return {name: Wheel(name, **fields) for name, fields in table.items()}
 
 
 def downloaded(wheel: Wheel, folder: Path) -> Path:
@@ -52,13 +52,13 @@ def downloaded(wheel: Wheel, folder: Path) -> Path:
     Raises:
         UnreachableError: It cannot be fetched, or its hash is another one.
     """
-    wanted = folder / "requirements.txt"
-    wanted.write_text(f"{wheel.project}=={wheel.version} --hash=sha256:{wheel.sha256}\n", encoding="utf-8")
+    requirements = folder / "requirements.txt"
+    requirements.write_text(f"{wheel.project}=={wheel.version} --hash=sha256:{wheel.sha256}\n", encoding="utf-8")
     options = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--python-version", _PYTHON]
-    options += [word for platform in wheel.platforms for word in ("--platform", platform)]
+    options += [argument for platform in wheel.platforms for argument in ("--platform", platform)]
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", *options]
     completed = subprocess.run(
-        [*command, "--dest", folder, "--requirement", wanted],
+        [*command, "--dest", folder, "--requirement", requirements],
         capture_output=True,
         text=True,
         check=False,
