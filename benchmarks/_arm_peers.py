@@ -117,7 +117,7 @@ class Simulated:
     def ours(self, network: str, *, float16: bool = False) -> tuple[Cost, float]:
         """Build a network and run it in the runner; returns what it takes, and how far its outputs are off."""
         kind = board.load(self.core.build).resolved().with_precision(float16=float16)
-        request = BuildRequest(Model(network, {}, inputs.Source()), kind, toolchain="host", tuned=False)
+        request = BuildRequest(Model(network, {}, inputs.Source()), kind, toolchain="host", tuned=False, threads=1)
         settings = (self.sysroot.qemu, self._plugin, self.core.qemu, self._root, self.sysroot.environment)
         tool = _qemu.Emulator(*settings)
         with tempfile.TemporaryDirectory(prefix="toolchain-", dir=self.work) as scratch:

@@ -165,6 +165,7 @@ TABLE: Mapping[str, list[tuple[str, Shown | Written | Run]]] = {
     "docs/containers.md": [
         ("toolchain containers list", Shown(DOCKER)),
         ("docker build", Shown(DOCKER)),
+        ("toolchain build mobilenet", Run(after="cmp first/manifest.json second/manifest.json")),
         ("docker/base.sh", Shown(DOCKER)),
         ("docker run", Shown(DOCKER)),
         ("toolchain containers inventory", Shown(DOCKER)),
@@ -208,7 +209,8 @@ python -c 'import numpy; numpy.savez("x.npz", x=numpy.zeros((1, 3, 224, 224), "f
         ("pre = [", Shown("test_pictures.py deploys with such a file")),
         ("edge_image image", Shown("test_pictures.py runs pictures of each format through the library")),
         ("edge_mask mask", Shown("test_pictures.py reads masks by tests/data/sdk/again.c")),
-        ("edge_image pixels", Shown("test_pictures.py runs tests/data/sdk/files.c, which decodes and crops")),
+        ("edge_crops crops", Shown("test_two_models.py runs tests/data/sdk/crops.c, which does so")),
+        ("toolchain run --board", Shown("test_two_models.py runs two models so")),
     ],
     "docs/sound.md": [
         ("toolchain deploy keywords.onnx", Shown("test_sounds.py deploys and runs a smaller model with such steps")),

@@ -5,6 +5,8 @@ No assertion is about how long a run takes: this machine may be busy.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import shutil
 import subprocess
@@ -15,9 +17,11 @@ import onnx
 import pytest
 from PIL import Image
 
+from tests.integration.test_sdk import python_binding
 from tests.support import bundles, picture_nets, sshd, state_nets
 from tests.support.commands import done, parsed, toolchain
 from tests.support.parts import require
+from tests.support.paths import DATA
 from toolchain import board, bundle
 from toolchain.device import runner, verification
 from toolchain.models.ort import onnxruntime
@@ -124,6 +128,43 @@ def test_an_application_detects_and_classifies(models, root, tmp_path):
         assert "is not a binary PPM" in seen.stderr
 
 
+def test_one_call_gives_what_the_steps_give(root, tmp_path):
+    """And it allocates nothing after the first pictures, whatever the boxes, and names the model that fails."""
+    done("sdk", "--board", "local", "-o", tmp_path / "sdk")
+    warnings = ["-std=gnu99", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
+    linked = [tmp_path / "sdk" / "lib" / "libedge_model.so.1", f"-Wl,-rpath,{tmp_path / 'sdk' / 'lib'}"]
+    words = ["gcc", *warnings, DATA / "sdk" / "crops.c", "-I", tmp_path / "sdk" / "include", *linked]
+    subprocess.run([*words, "-o", tmp_path / "crops"], check=True)
+    releases = [root / "slots" / name / "current" for name in STEPS]
+    seen = subprocess.run([tmp_path / "crops", *releases], capture_output=True, text=True, check=False)
+    assert (seen.returncode, seen.stderr) == (0, "")
+    assert int(seen.stdout) > 3
+
+
+def test_one_call_in_python(models, root, tmp_path):
+    edge_model = python_binding()
+    done("sdk", "--board", "local", "-o", tmp_path / "sdk")
+    library = tmp_path / "sdk" / "lib" / "libedge_model.so.1"
+    detector, classifier = ((root / "slots" / name / "current").resolve() for name in STEPS)
+    pixels = np.asarray(Image.open(models / "a.ppm"))
+    with (
+        edge_model.Model(detector, library=library) as first,
+        edge_model.Model(classifier, library=library) as second,
+    ):
+        assert (first.digest, second.digest) == (detector.name, classifier.name)
+        crops = first.run_crops(second, pixels)
+        lines = [
+            f"{' '.join(map(repr, crop.box[3:7]))} {crop.box.label} {crop.box.score} {inner.label} {inner.score}"
+            for crop in crops
+            for inner in crop.objects
+        ]
+        check_lines("\n".join(lines), models)
+        assert {crop.text for crop in crops} == {""}
+        assert first.run_crops(second, pixels, most=2) == crops[:2]
+        with pytest.raises(edge_model.EdgeError, match="the first model, classifier: the release finds no boxes"):
+            second.run_crops(first, pixels)
+
+
 def test_the_application_on_a_virtual_board(virtual_boards, models, tmp_path):
     compiler = f"{board.load('rpi4').triple}-gcc"
     require(compiler, "g++-aarch64-linux-gnu", shutil.which(compiler) is not None)
@@ -140,6 +181,69 @@ def test_the_application_on_a_virtual_board(virtual_boards, models, tmp_path):
         seen = shell.run(script, timeout=300)
         shell.run("rm -rf two-models")
     check_lines(seen.stdout, models)
+
+
+def test_a_text_is_read_in_each_box(models, root, tmp_path):
+    """As an application does that finds and reads signs; numpy reads the rows of ONNX Runtime greedily."""
+    onnx.save(picture_nets.reader(), tmp_path / "reader.onnx")
+    (tmp_path / "letters.txt").write_text("_\na\nb\nc\n")
+    words = [
+        "--pre",
+        "resize:stretch=32",
+        "--pre",
+        "scale=1/255",
+        "--post",
+        f"ctc:labels={tmp_path / 'letters.txt'},blank=0",
+    ]
+    done("deploy", tmp_path / "reader.onnx", "--root", root, *words, "--slot", "reader", "--budget", 0)
+    words = ["--root", root, "--slot", "detector", "--image", models / "a.ppm", "-o", tmp_path / "y.npz"]
+    (sample,) = parsed("run", *words, "--crops", "reader")["objects"]
+    done("sdk", "--board", "local", "-o", tmp_path / "sdk")
+    binding, library = python_binding(), tmp_path / "sdk" / "lib" / "libedge_model.so.1"
+    releases = (root / "slots" / name / "current" for name in ("detector", "reader"))
+    pixels = np.asarray(Image.open(models / "a.ppm"))
+    with contextlib.ExitStack() as stack:
+        first, second = (stack.enter_context(binding.Model(path, library=library)) for path in releases)
+        crops = first.run_crops(second, pixels)
+    assert [box["text"] for box in sample["objects"]] == [crop.text for crop in crops]
+    assert [len(box["crops"]) for box in sample["objects"]] == [len(crop.objects) for crop in crops]
+    for crop in crops:
+        (left, top), (right, bottom) = np.floor(crop.box[3:5]).astype(int), np.ceil(crop.box[5:7]).astype(int)
+        best = outputs_of(tmp_path / "reader.onnx", pixels[top:bottom, left:right])[0].argmax(1)
+        assert crop.text == "".join("_abc"[label] for label, _ in itertools.groupby(best) if label)
+    assert len({crop.text for crop in crops}) > 3
+
+
+def test_run_shows_what_is_in_each_box(models, root, tmp_path):
+    words = ["--root", root, "--slot", "detector", "--image", models / "a.ppm", "-o", tmp_path / "y.npz"]
+    seen = done("run", *words, "--crops", "classifier")
+    assert "IN THE BOX" in seen.out
+    document = parsed("run", *words, "--crops", "classifier")
+    digest = (root / "slots" / "classifier" / "current").resolve().name
+    assert document["second"] == {"slot": "classifier", "model": "classifier", "digest": f"sha256:{digest}"}
+    (sample,) = document["objects"]
+    lines = []
+    for box in sample["objects"]:
+        (inner,) = box["crops"]
+        corners = " ".join(map(repr, box["box"]))
+        lines.append(f"{corners} {box['label']} {box['score']} {inner['label']} {inner['score']}")
+        assert (box["text"], inner["box"], inner["crops"]) == ("", [], [])
+    check_lines("\n".join(lines), models)
+
+
+@pytest.mark.parametrize(
+    ("words", "phrase"),
+    [
+        (["--slot", "detector", "--crops", "clasifier"], "has no slot 'clasifier'"),
+        (["--slot", "detector", "--crops", "detector"], "names the slot that finds the boxes"),
+        (["--slot", "classifier", "--crops", "detector"], "classifier finds no boxes"),
+    ],
+)
+def test_models_that_do_not_fit_each_other_are_named(root, models, words, phrase, tmp_path):
+    seen = toolchain("run", "--root", root, "--image", models / "a.ppm", "-o", tmp_path / "y.npz", *words)
+    assert (seen.code, phrase in seen.err) == (2, True), seen.err
+    seen = toolchain("run", "--root", root, "--input", models / "a.ppm", "-o", tmp_path / "y.npz", *words)
+    assert (seen.code, "--crops is for pictures" in seen.err) == (2, True), seen.err
 
 
 # --- bench --beside ------------------------------------------------------------------------------------------------

@@ -31,8 +31,9 @@ WIDE, MIDDLE, NARROW = (
     Machine(4, 16, "vpdpbusd", 2),
 )
 CORTEX_A76 = tvm.target.Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a76", "num-cores": 2})
-CORES = {"cortex-a76": CORTEX_A76, "cortex-a72": AARCH64, "cortex-a9": ARMV7}
-"""Arm cores with dot products and without; see `emulated`."""
+CORTEX_A720 = tvm.target.Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a720", "num-cores": 2})
+CORES = {"cortex-a720": CORTEX_A720, "cortex-a76": CORTEX_A76, "cortex-a72": AARCH64, "cortex-a9": ARMV7}
+"""Arm cores that multiply matrices of bytes, with dot products, and without; see `emulated`."""
 
 EMULATORS = {
     "aarch64-linux-gnu": ("aarch64-linux-gnu", "qemu-aarch64-static"),

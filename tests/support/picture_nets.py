@@ -26,6 +26,18 @@ def classifier() -> onnx.ModelProto:
     return nets.model(nodes, [nets.value("x", (1, 3, SIDE, SIDE))], [nets.value("scores", (1, 5))], weights)
 
 
+def reader() -> onnx.ModelProto:
+    """Return a model of (1, 3, 32, 32) with eight rows of scores for four labels, as of a line of text."""
+    stream = np.random.default_rng(3)
+    nodes = [
+        nets.node("Conv", ["x", "w"], ["maps"], strides=[SIDE, 4]),
+        nets.node("Reshape", ["maps", "table"], ["rows"]),
+        nets.node("Transpose", ["rows"], ["scores"], perm=[0, 2, 1]),
+    ]
+    weights = {"w": stream.standard_normal((4, 3, SIDE, 4)).astype(np.float32), "table": np.array([1, 4, 8])}
+    return nets.model(nodes, [nets.value("x", (1, 3, SIDE, SIDE))], [nets.value("scores", (1, 8, 4))], weights)
+
+
 def detector(extra: int = 0) -> onnx.ModelProto:
     """Return a model like YOLOv8's: (1, 3, 32, 32) to 64 columns of x, y, width, height and the scores of classes.
 

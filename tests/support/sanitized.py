@@ -14,7 +14,7 @@ from pathlib import Path
 
 import cmake
 
-from tests.support import bundles, nets, state_nets, variant_nets
+from tests.support import bundles, nets, picture_nets, state_nets, variant_nets
 from tests.support.paths import DATA
 from toolchain import api, resources
 from toolchain.models.request import Model, VariantShapes
@@ -54,6 +54,21 @@ def release_with_variants(folder: Path) -> Path:
     return api.build(Model(path, variants=variants), folder=folder / "pictures").folder
 
 
+def releases_for_pictures(folder: Path) -> list[Path]:
+    """Build a release that finds boxes in a picture, and one that classifies what is in them."""
+    networks = {
+        "detector": (picture_nets.detector(), "opencv", "yolo:score=0.423"),
+        "classifier": (picture_nets.classifier(), "pillow", "topk:k=1"),
+    }
+    releases = []
+    for name, (network, kind, last) in networks.items():
+        own = folder / f"{name}-steps"
+        own.mkdir()
+        (own / "pipeline.toml").write_text(f'pre = ["resize:stretch=32,by={kind}", "scale=1/255"]\npost = ["{last}"]\n')
+        releases.append(api.build(Model(nets.save(network, own, f"{name}.onnx")), folder=folder / name).folder)
+    return releases
+
+
 def main() -> int:
     """Run the C programs of the tests on a release; return how many failed."""
     failed = 0
@@ -64,6 +79,7 @@ def main() -> int:
         states = [str(release_with_state(folder, name)) for name in ("first", "second")]
         runs = [(source, (str(release), *arguments)) for source, arguments in RUNS]
         runs.append(("variants.c", (str(release_with_variants(folder)),)))
+        runs.append(("crops.c", tuple(map(str, releases_for_pictures(folder)))))
         for source, arguments in [*runs, ("steps.c", (*states, str(folder / "state")))]:
             compiler = ["g++", "-std=c++17"] if source.endswith(".cc") else ["gcc", "-std=gnu99"]
             words = [*compiler, "-g", *SANITIZERS, DATA / "sdk" / source, f"-I{resources.RUNTIME / 'library'}"]

@@ -17,14 +17,15 @@ BACKENDS: dict[str, type[Backend]] = {"cpu": Cpu, "mali": Mali, "vta": Vta}
 """CPUs through LLVM, x86-64 and Arm; Mali GPUs through OpenCL; the VTA accelerator through instruction streams."""
 
 
-def backend_of(board: Board, without: Collection[str] = ()) -> Backend:
+def backend_of(board: Board, without: Collection[str] = (), threads: int = 0) -> Backend:
     """Return the backend of a board.
 
     Args:
         board: The board type, resolved.
         without: Names of templates that must not be used.
+        threads: Threads that kernels are chosen for; 0 for one on each core.
     """
-    return BACKENDS[board.backend](board, without)
+    return BACKENDS[board.backend](board, without, threads)
 
 
 def faults(board: Board) -> list[Fault]:

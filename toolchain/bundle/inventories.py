@@ -28,6 +28,8 @@ def save(folder: Path, manifest: Manifest) -> None:
     """Write both into the folder of a bundle that this toolchain makes."""
     materials = _materials(manifest)
     notes = {"board": manifest.board, "machine": manifest.machine, "triple": manifest.triple}
+    if manifest.supported_until:
+        notes["supported-until"] = manifest.supported_until
     product = Component("application", manifest.name, sha256=_digest(manifest), notes=notes)
     contents = [Component("file", name, sha256=file.sha256) for name, file in manifest.files.items()]
     files.write_atomic(folder / BILL, inventory.bill(product, [*contents, *materials]))

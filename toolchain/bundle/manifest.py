@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, replace
+from datetime import date
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -58,6 +59,12 @@ def _printable(name: str) -> str:
     if not name.isprintable():
         raise ValueError("should be one line of printable characters")
     return name
+
+
+def _day(text: str) -> str:
+    if text and date.fromisoformat(text).isoformat() != text:
+        raise ValueError("should be a date, such as 2031-12-31")
+    return text
 
 
 # A name has a line of its own in a device's list of releases, and appears in tables and file names.
@@ -275,6 +282,8 @@ class Manifest:
     texts: Texts | None = None  # how numbers of tokens become a text
     # the sets of shapes that it was compiled for, if there are several: functions of one library, with common params
     variants: Annotated[tuple[Variant, ...], FIRST_FAULT] = ()
+    # the last day for which its publisher promises updates, such as 2031-12-31; empty for none. Nothing enforces it
+    supported_until: Annotated[str, AfterValidator(_day)] = ""
 
     def of_variant(self, name: str) -> Manifest:
         """Return the manifest as that of one of its variants alone; with an empty name, as it is.
@@ -326,7 +335,7 @@ class Manifest:
             if document[name] is None:
                 del document[name]
         _drop_from_steps(document.get("pictures"), document.get("sounds"))
-        for name in ("states", "variants"):  # as before there were any
+        for name in ("states", "variants", "supported_until"):  # as before there were any
             if not document[name]:
                 del document[name]
         for pair in document.get("states", ()):

@@ -299,6 +299,21 @@ class Reference:
                 "the bundle's reference does not fit its model", details="\n".join(faults), hint="build it again"
             )
 
+    def faults_beside(self, other: Reference) -> list[str]:
+        """Return where it is not what another host has for the same model, within their limits, without variants."""
+        faults = [] if self.runtime == other.runtime else [f"it is of {self.runtime}, and here is {other.runtime}"]
+        faults += [] if self.tolerance == other.tolerance else ["its limits are others"]
+        faults += [] if tensors.encode(self.inputs) == tensors.encode(other.inputs) else ["its inputs are others"]
+        own, others = self.random or RandomSamples(0, (), ()), other.random or RandomSamples(0, (), ())
+        if (own.seed, own.samples) != (others.seed, others.samples):
+            return [*faults, "its random inputs or their limits are others"]
+        limits = [self.tolerance, *(sample.tolerance for sample in own.samples)]
+        pairs = zip((self.outputs, *own.outputs), (other.outputs, *others.outputs), limits, strict=True)
+        for outputs, expected, limit in pairs if not faults else ():
+            difference = tensors.compare(outputs, expected, limit)
+            faults += [] if difference.ok else [f"its outputs differ by {difference.max_rel:.1e} from those here"]
+        return faults
+
     def check_comparable(self) -> None:
         """Refuse a reference with an output that has no finite value: nothing can be compared with that."""
         for reference in self.variants.values():

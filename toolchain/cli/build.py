@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 
 import click
@@ -31,9 +32,21 @@ class BuildOptions:
     threads: int | None = option(
         "--threads",
         type=click.IntRange(1, 1024),
-        help="Apply records that were tuned for N threads. Default: as in the board file.",
+        help="Choose kernels for N threads, with their tuning records. Default: as in the board file.",
     )
     samples: int = common.samples("Store the reference outputs of N random inputs, for `deploy --samples`.")
+    reference: Path | None = option(
+        "--reference",
+        type=common.PATH,
+        metavar="BUNDLE",
+        help="Take the reference of this bundle, if ONNX Runtime agrees with it here: the same digest on other CPUs.",
+    )
+    supported_until: datetime | None = option(
+        "--supported-until",
+        metavar="DATE",
+        type=click.DateTime(["%Y-%m-%d"]),
+        help="Last day for which you promise updates, such as 2031-12-31, for the manifest.",
+    )
     cost: bool = common.cost("Show the cost of each kernel")
     html_path: Path | None = common.html()
 
@@ -52,9 +65,11 @@ def build(console: Console, /, source: str, options: BuildOptions, *, as_json: b
     board = options.board.board(**options.compiling.kernels.precision)
     model = options.steps.add_to(options.model.model(source, options.inputs))
     request = options.compiling.request(model, board, console.say, options.toolchain, threads=options.threads)
+    if options.supported_until:
+        request = replace(request, supported_until=options.supported_until.date().isoformat())
     # before the build: a missing cost model is reported at once
     cost_model = request.backend.cost_model(console.say) if options.cost else None
-    bundle_source = BundleSource(request, Stages(console.say), samples=options.samples)
+    bundle_source = BundleSource(request, Stages(console.say), samples=options.samples, reference=options.reference)
     bundle = bundle_source.build(options.output, preflight.before_compile(bundle_source))
     report = built.Built(bundle, built.estimate_costs(bundle, board, cost_model) if cost_model else None)
     result = Result(report.render_text(), report.document(), as_json, report.refusal())

@@ -583,6 +583,7 @@ def toolchain() -> Any:
     """Return the field for where to link libraries; None for what the board file has."""
     return option(
         "--toolchain",
-        type=click.Choice(["container", "host"]),
-        help="Compiler to link with: in the container image, or on this machine. Default: as in the board file.",
+        type=click.Choice(["container", "host", "zig"]),
+        help="Compiler to link with: in the container image, on this machine, or the package ziglang, the same on"
+        " every host. Default: as in the board file.",
     )

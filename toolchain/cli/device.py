@@ -7,6 +7,7 @@ import functools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from toolchain.board import Board
     from toolchain.device import trust
     from toolchain.device.application import Trial
-    from toolchain.device.store import Generation
+    from toolchain.device.store import Generation, Store
     from toolchain.models.request import Model
     from toolchain.pipeline.evaluate import Requirement
     from toolchain.pipeline.run import RunRequest
@@ -286,6 +287,13 @@ class RunOptions:
         help="Run this variant of a release with several. Default: the one that fits the arrays.",
     )
 
+    crops: str = option(
+        "--crops",
+        metavar="SLOT",
+        default="",
+        help="Run the model of this slot on each box that is found in a picture.",
+    )
+
     def request(self) -> RunRequest:
         """Return what to run, checked as far as that is possible without the device."""
         from toolchain.pipeline.run import RunRequest
@@ -300,6 +308,7 @@ class RunOptions:
             self.steps or 0,
             self.variant,
             self.sounds,
+            self.crops,
         )
         request.check()
         return request
@@ -369,6 +378,7 @@ def status(console: Console, /, device: StatusOptions, *, list_releases: bool, a
         application_state = application.state(store, run_table) if run_table else None
         unchecked = store.releases.is_unchecked(current.digest) if current else None
         signature = trust.state(store) if current else None
+        support, support_text = _support(store, current.digest) if current else ("", "")
     trial = trials.get(store.slot)
     rows = [
         ("device", f"{connected.name}, {facts.cpu or facts.machine}, {facts.cpus} CPUs, {facts.kernel}"),
@@ -377,6 +387,7 @@ def status(console: Console, /, device: StatusOptions, *, list_releases: bool, a
         ("release", f"{current.name} {current.digest[:16]}" if current else "none"),
         *([("outputs", "UNCHECKED: deployed without reference outputs")] if unchecked else []),
         *([("signed", _signature_text(signature))] if signature else []),
+        *([("supported", support_text)] if support_text else []),
     ]
     if application_state:
         unit = f"{application_state.unit}, " if application_state.unit else ""
@@ -387,7 +398,21 @@ def status(console: Console, /, device: StatusOptions, *, list_releases: bool, a
     rows += [(f"slot {other['slot']}" if other["slot"] else "without a slot", _slot_text(other)) for other in others]
     document = {"host": connected.name, "facts": facts, "slot": store.slot, "current": current, "unchecked": unchecked}
     document |= {"signature": signature, "application": application_state, "trial": trial, "other_slots": others}
+    document |= {"supported_until": support}
     return Result(Table(rows), document, as_json)
+
+
+def _support(store: Store, digest: str) -> tuple[str | None, str]:
+    """Return until when a release's publisher supports it, and a text; None if its manifest cannot be read."""
+    from toolchain.device import installed
+    from toolchain.errors import VerificationError
+
+    try:
+        until = installed.read_manifest(store, digest).supported_until
+    except VerificationError as fault:
+        return None, f"unknown: {fault.message}"
+    ended = bool(until) and datetime.now().astimezone().date().isoformat() > until
+    return until, f"until {until}, which has passed" if ended else until and f"until {until}"
 
 
 def _other_slots(

@@ -25,9 +25,8 @@ _SUBJECTS = {
     ROLLOUT: "--waves --parallel --stop-after --success-threshold --roll-back --state",
     LIMITS: "--base --least --worst --confidence --peak-memory --load-time --package-size --retrained"
     " --allow-emulated --metric --most-lost",
-    MODEL: "--shape --dim --fix --state --variant --seed --input --stream --steps --image --sound --pre --post --labels"
-    " --data"
-    " --limit --preprocess --postprocess --pictures --model --compiled",
+    MODEL: "--shape --dim --fix --state --variant --seed --input --stream --steps --image --crops --sound --pre --post"
+    " --labels --data --limit --preprocess --postprocess --pictures --model --compiled",
     TUNING: "--tuner --trials --trials-per-task --early-stop --time-budget --op --fresh --boards --tracker --key"
     " --prune --no-compare",
     TRIALS: "--number --repeat --min-repeat-ms --cooldown --cache-flush --timeout --build-timeout",
@@ -35,12 +34,12 @@ _SUBJECTS = {
     " --half-sums --bfloat16 --weights --gpu --cl-option --cost --max-ram",
     QUANTIZATION: "--calibration --method --exclude",
     ACCURACY: "--min-snr",
-    VERIFICATION: "--tolerance --samples --evaluate --unchecked",
+    VERIFICATION: "--tolerance --samples --reference --evaluate --unchecked",
     MEASUREMENT: "--beside --budget --rounds --round-ms --runs --threads --no-pin --energy --against",
     RATE: "--p999 --period --for --deadline --load --fifo --mlock",
     BUILDERS: "--builders --builders-ca --builders-cert --builders-key --builders-plain",
     REGISTRY: "--ca --plain-http --username --password-stdin",
-    RESULTS: "--output --report --with-library --vex --json --junit --html --trace",
+    RESULTS: "--output --supported-until --report --with-library --vex --json --junit --html --trace",
 }
 """The options of each subject by their long names, in the order of the help."""
 _SUBJECT_OF = {word: subject for subject, words in _SUBJECTS.items() for word in words.split()}

@@ -129,7 +129,9 @@ def inspect_package(package: Path, *, provenance: bool, as_json: bool) -> Result
             (component.name, component.version, component.kind, "runtime" if component.required else "build only")
             for component in inventories.components(bundle.folder, bundle.manifest)
         ]
+        support = bundle.manifest.supported_until
         pairs = [(str(pair), "in place" if pair.in_place else "two buffers") for pair in bundle.manifest.states]
     parts: list[str | Table] = [Table(rows, ("NAME", "VERSION", "KIND", "USED FOR"), spare=(2,))]
     parts += ["", Table(pairs, ("STATE", "WRITTEN"))] if pairs else []
+    parts += ["", f"its publisher supports it until {support}"] if support else []
     return Result(parts, document, as_json)

@@ -280,10 +280,14 @@ def rollout(console: Console, /, source: str, options: RolloutOptions) -> Result
         left_out = len(full_fleet.devices) - len(fleet.devices) + full_fleet.unnamed
         if left_out:
             console.say(f"{left_out} device(s) of the fleet are not {board.name} and are left out")
+        support = bundle.manifest.supported_until
+        if support:
+            console.say(f"the publisher of {bundle.manifest.name} supports it until {support}")
         with state.lock_state(options.state):
             saved = state.load_state(options.state, plan, assignment, fresh=options.fresh)
             work = _device_work(bundle, board, fleet, options, console)
             stopped = Loop(saved, work, rules, console.say).run()
     seconds = time.monotonic() - began
-    outcome = Rollout(plan, saved.devices, fleet.devices, rules.thresholds, stopped, options.state, seconds, left_out)
+    devices, thresholds = fleet.devices, rules.thresholds
+    outcome = Rollout(plan, saved.devices, devices, thresholds, stopped, options.state, seconds, left_out, support)
     return options.write(outcome)

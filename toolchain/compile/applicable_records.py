@@ -84,10 +84,11 @@ def matching_key(request: BuildRequest, records: Records) -> Key:
 
 def options(applied: Applied, *, emulated: bool, modelled: bool = False, threads: int = 0) -> tuple[str, ...]:
     """Return the options of a command line that applies the same records again."""
+    of_threads = (f"--threads {threads}",) if threads else ()
     if applied.tuned:
         source = ("--modelled",) if modelled else ("--emulated",) if emulated else ()
-        return (f"--records {RECORDS}", *source, *([f"--threads {threads}"] if threads else []))
-    return (f"--records {SHIPPED}",) if applied.shipped else ("--no-records",)
+        return (f"--records {RECORDS}", *source, *of_threads)
+    return (f"--records {SHIPPED}" if applied.shipped else "--no-records", *of_threads)
 
 
 def has_records(request: BuildRequest) -> bool:

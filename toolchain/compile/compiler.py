@@ -470,6 +470,7 @@ def _manifest(work: _Compilation, staging: Path, activations: Mapping[str, int |
         sounds=pipeline if isinstance(pipeline, Sounds) else None,
         texts=pipeline if isinstance(pipeline, Texts) else None,
         variants=tuple(sets_of_shapes) if len(sets_of_shapes) > 1 else (),
+        supported_until=work.request.supported_until,
     )
 
 

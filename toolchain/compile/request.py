@@ -35,16 +35,17 @@ class BuildRequest:
     emulated: bool = False  # whether the records of an emulator are applied, instead of those of a real board
     modelled: bool = False  # whether the records of the board's cost model are applied, instead of either
     without: tuple[str, ...] = ()  # names of templates that must not be used
-    threads: int = 0  # number of threads for which records are applied; 0 for the number in the board file
+    threads: int = 0  # number of threads for which kernels are chosen; 0 for the number in the board file
     max_memory: int = 0  # bytes that a process which runs the network may take; 0 for any number
     pipeline: Pictures | Sounds | Texts | None = None  # the steps, checked against the model
+    supported_until: str = ""  # the last day of the publisher's support, for the manifest; empty for none
 
     @cached_property
     def backend(self) -> Backend:
-        """The board's backend, without these templates."""
+        """The board's backend for so many threads, without these templates."""
         from toolchain.backends import backend_of  # noqa: PLC0415 - TVM takes seconds, and not every command needs it
 
-        return backend_of(self.board, self.without)
+        return backend_of(self.board, self.without, self.threads)
 
     @property
     def modelled_as(self) -> str:
@@ -92,6 +93,7 @@ class BuildRequest:
         for option, path in input_source.options:
             arguments += [option, shlex.quote(path.name)]
         arguments += [shlex.quote(text) for text in self.pipeline.steps.arguments] if self.pipeline else []
+        arguments += ["--supported-until", self.supported_until] if self.supported_until else []
         return " ".join([*arguments, *precision_options(self.board), "--seed", str(input_source.seed)])
 
 

@@ -118,6 +118,7 @@ class DeviceRelease:
         threads: Threads of the model; 0 means every CPU.
         bundle: Its files on this machine; None if the device has them.
         variant: The set of shapes that is run, whose manifest this is; empty if there is one, or for the first.
+        second: A release of another slot, which runs on each box that this one finds in a picture; None for none.
     """
 
     device: ConnectedDevice
@@ -128,6 +129,7 @@ class DeviceRelease:
     threads: int = 0
     bundle: Bundle | None = None
     variant: str = ""
+    second: DeviceRelease | None = None
 
     def of_variant(self, name: str) -> DeviceRelease:
         """Return the release with one of its sets of shapes; with an empty name, as it is.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ HINT = "the device keeps its previous release; deploy again, and report this if 
 _NUMBERS = len(OBJECT.names or ())
 _SPARE = 1 << 16  # bytes of a header
 MOST_MASKS = 4  # of the objects of a picture that is verified; kMostMasks of runtime/runner/raw_samples.cc
+CROPS = ("crops", "crop_counts")
 _POINT_BYTES = 12
 
 
@@ -30,20 +32,24 @@ def most_bytes(manifest: Manifest, count: int, windows: int, *, keep_input: bool
 
 
 def read_objects(
-    contents: Mapping[str, NDArray[Any]], manifest: Manifest, count: int, windows: int = 1
+    contents: Mapping[str, NDArray[Any]],
+    manifest: Manifest,
+    count: int,
+    windows: int = 1,
+    names: tuple[str, str] = ("objects", "counts"),
 ) -> tuple[NDArray[Any], ...]:
     """Read the objects of each picture or sound, arrays of `OBJECT`.
 
-    A device may send anything, so each value is checked.
+    A device may send anything, so each value is checked. With `CROPS` as the names, it reads those of each box.
 
     Raises:
         VerificationError: They are not objects of this release.
     """
     plan = manifest.pipeline.plan if manifest.pipeline else None
-    table, counts = contents.get("objects"), contents.get("counts")
+    table, counts = (contents.get(name) for name in names)
     if plan is None or table is None or counts is None or counts.shape != (count,) or counts.dtype != np.int64:
         raise VerificationError("the device sent no objects", hint="deploy the release again")
-    ends = np.cumsum(counts)
+    ends = np.cumsum([0, *counts])
     numbers = table[:, 0] if table.ndim == 2 and table.shape[1:] == (_NUMBERS,) else None  # noqa: PLR2004 - rows
     valid = (
         numbers is not None
@@ -58,7 +64,7 @@ def read_objects(
     objects = np.empty(len(table), OBJECT)
     for column, name in enumerate(OBJECT.names or ()):
         objects[name] = table[:, column]
-    return tuple(np.split(objects, ends[:-1]))
+    return tuple(objects[start:end] for start, end in itertools.pairwise(ends))
 
 
 def read_points(

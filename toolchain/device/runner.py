@@ -107,6 +107,19 @@ class Neighbour:
 
 
 @dataclass(frozen=True)
+class Second:
+    """Another model, which runs on that part of a picture which a box of the first one has, for each box.
+
+    Attributes:
+        release: Folder of the release on the device.
+        runs: How many boxes a picture may have.
+    """
+
+    release: str
+    runs: int
+
+
+@dataclass(frozen=True)
 class Plan:
     """How often to run: at least `min_runs` and at most `max_runs` times, until `budget_s` seconds are used up.
 
@@ -115,7 +128,7 @@ class Plan:
     model runs once for each; 0 means a single input without that axis. They are the steps of a `sequence` if a model
     keeps its state between them; the first step gets it from a file of the device, `state_in`, or else it is zeros, and
     the last one leaves it in `state_out`. With a `rate`, the model then runs at that rate.
-    Another model runs `beside` the timed runs.
+    Another model runs `beside` the timed runs, or as the `second` one in a row.
     With `objects`, the inputs are raw pictures or sounds, and what these give has at most so many bytes; with
     `keep_input`, the input that was made of the last one is fetched, too. `variant` is one of a
     release that has several.
@@ -135,6 +148,7 @@ class Plan:
     keep_input: bool = False
     variant: str = ""
     beside: Neighbour | None = None
+    second: Second | None = None
 
 
 SMOKE = Plan(budget_s=0.0, min_runs=1, max_runs=0)
@@ -218,6 +232,7 @@ def command(folders: Mapping[str, str], release: str, folder: str, plan: Plan, t
         argv += [option, value] if value else []
     argv += ["--objects", f"{folder}/objects"] if plan.objects else []
     argv += ["--keep-input"] if plan.keep_input else []
+    argv += ["--crops", plan.second.release] if plan.second else []
     argv += [] if plan.pinned else ["--no-pin"]
     argv += plan.rate.arguments if plan.rate else []
     argv += plan.beside.arguments if plan.beside else []
@@ -266,7 +281,7 @@ def longest_s(plan: Plan, size: int | None = None) -> float:
     """
     start = _LONGEST_START_S if size is None else min(_LONGEST_START_S, _START_S + size / _SLOWEST)
     runs = max(plan.samples, _RUNS_A_START) + plan.warmup_runs + (plan.min_runs if plan.max_runs else 0)
-    models = 2 if plan.beside else 1
+    models = 2 if plan.beside else 1 + plan.second.runs if plan.second else 1
     return models * start / _RUNS_A_START * runs + plan.budget_s * 3
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from toolchain import files, temporary, tensors
 from toolchain.device import objects as found_objects
 from toolchain.device.installed import DeviceRelease, Installed
-from toolchain.device.runner import SMOKE, Plan, Processor, Run
+from toolchain.device.runner import SMOKE, Plan, Processor, Run, Second
 from toolchain.device.shipment import Sent, Tell
 from toolchain.device.store import Store
 from toolchain.errors import DeviceError, VerificationError
@@ -44,6 +45,7 @@ class Sampled:
         sent: The blobs sent.
         objects: For raw pictures or sounds, the objects of each.
         points: For pictures whose objects have key points, those of each, (objects, points, 3).
+        crops: For pictures, what a second model found in each of their objects.
     """
 
     outputs: Mapping[str, NDArray[Any]]
@@ -56,6 +58,7 @@ class Sampled:
     sent: Sent
     objects: tuple[NDArray[Any], ...] = ()
     points: tuple[NDArray[np.float32], ...] = ()
+    crops: tuple[tuple[NDArray[Any], ...], ...] = ()
 
 
 def run_all(
@@ -83,6 +86,7 @@ def run_all(
     runs, sent = [], []
     objects: list[NDArray[Any]] = []
     points: list[NDArray[np.float32]] = []
+    crops: list[tuple[NDArray[Any], ...]] = []
     with temporary.folder() as folder:
         sequence = _Sequence(Path(folder) / "state", len(ranges) - 1) if is_sequence else None
         for number, piece in enumerate(ranges):
@@ -98,6 +102,7 @@ def run_all(
                 objects += found
                 if release.manifest.pictures and release.manifest.pictures.plan.points:
                     points += found_objects.read_points(run.objects, release.manifest.pictures.plan, found)
+                crops += _read_crops(run.objects, release.second, found) if release.second else []
             for name, value in run.outputs.items():
                 outputs[name][piece.start : piece.stop] = value
             runs.append(run)
@@ -113,7 +118,17 @@ def run_all(
         sent=Sent(sum(s.count for s in sent), sum(s.skipped for s in sent), sum(s.seconds for s in sent)),
         objects=tuple(objects),
         points=tuple(points),
+        crops=tuple(crops),
     )
+
+
+def _read_crops(
+    contents: Mapping[str, NDArray[Any]], second: DeviceRelease, objects: Sequence[NDArray[Any]]
+) -> list[tuple[NDArray[Any], ...]]:
+    """Read what a second model found in each object of each picture."""
+    boxes = [len(found) for found in objects]
+    crops = iter(found_objects.read_objects(contents, second.manifest, sum(boxes), names=found_objects.CROPS))
+    return [tuple(itertools.islice(crops, count)) for count in boxes]
 
 
 @dataclass(frozen=True)
@@ -167,6 +182,12 @@ def run_raw(
     """
     limit = found_objects.most_bytes(release.manifest, count, windows, keep_input=keep_input, pixels=pixels)
     plan = replace(SMOKE, samples=count, objects=limit, keep_input=keep_input)
+    second, pictures = release.second, release.manifest.pictures
+    if second and pictures:
+        boxes = pictures.plan.most
+        limit += found_objects.most_bytes(second.manifest, count * boxes, 1, keep_input=False)
+        folder = f"{second.device.store.root}/releases/{second.digest}"
+        plan = replace(plan, objects=limit, second=Second(folder, boxes))
     return _run_piece(release, raw, plan, 0, None)
 
 

@@ -77,6 +77,7 @@ class HostCross:
 
     triple: str
     driver: str = ""  # by default `c++` for this machine's triple, `<triple>-g++` for any other
+    zig: bool = False  # whether zig links even if there is another compiler: it is the same one on every machine
 
     @property
     def compiler(self) -> str:
@@ -90,7 +91,7 @@ class HostCross:
     @property
     def command(self) -> tuple[str, ...]:
         target = TRIPLES.get(self.triple)
-        if self.driver or target is None or shutil.which(self.compiler):
+        if target is None or (not self.zig and (self.driver or shutil.which(self.compiler))):
             return (self.compiler,)
         # Without what zig has from its own library, whose debugging information names the folder of the cache.
         return (str(_zig()), "cc", "-target", target.zig_target, f"-mcpu={target.zig_cpu}", "-Wl,--strip-debug")
@@ -204,11 +205,18 @@ class ContainerCross:
 
 
 def choose(board: Board, where: str = "") -> Cross:
-    """Return the compiler for a resolved board; `where` is `container` or `host`, by default the board file's.
+    """Return the compiler for a resolved board; `where` is `container`, `host` or `zig`, by default the board file's.
 
     Raises:
-        InputError: The board has no image to compile in.
+        InputError: The board has no image to compile in, or zig has no C library for its triple.
     """
+    if where == "zig":
+        if board.triple not in TRIPLES:
+            raise InputError(
+                f"zig has no C library for the triple {board.triple} of board {board.name}",
+                hint=f"use --toolchain host, or a board with one of {', '.join(TRIPLES)}",
+            )
+        return HostCross(board.triple, zig=True)
     if (where or board.toolchain) == "host":
         return HostCross(board.triple, board.compiler)
     if not board.image:

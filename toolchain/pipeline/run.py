@@ -51,6 +51,7 @@ class RunRequest:
     steps: int = 0  # how many of them; 0 means all, or without a stream that the input is run once
     variant: str = ""  # of a release with several; empty for the one that the arrays fit, or for the first
     sounds: tuple[Path, ...] = ()  # inputs as WAV files, or folders of them
+    crops: str = ""  # a slot, whose release runs on each box that is found in the pictures; empty for none
 
     @property
     def is_sequence(self) -> bool:
@@ -75,6 +76,8 @@ class RunRequest:
         if self.steps and (self.pictures or self.sounds):
             option = "--image" if self.pictures else "--sound"
             raise InputError(f"--steps cannot be combined with {option}", hint="pass the steps with --stream")
+        if self.crops and not self.pictures:
+            raise InputError("--crops is for pictures", hint="pass pictures with --image FILE")
         named = (self.npz, self.stream, *self.pictures, *self.sounds, self.labels)
         paths = [path for path in named if path and path != STANDARD_INPUT]
         for path in paths:
@@ -183,6 +186,8 @@ class FoundObject:
     seconds: tuple[float, ...] = ()  # of a sound: from, to
     points: tuple[tuple[float, ...], ...] = ()  # key points: x, y, score
     mask: FoundMask | None = None
+    crops: tuple[FoundObject, ...] = ()  # what a second model found in the box
+    text: str = ""  # and what it reads there; empty if its release reads no text
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -193,6 +198,20 @@ class FoundObject:
             *(f"{side:.1f}" for side in self.box),
             *(f"{time:.2f}" for time in self.seconds),
         )
+
+    @property
+    def inner(self) -> str:
+        """What a second model found in it."""
+        return self.text or ", ".join(f"{crop.label or crop.number} {crop.score:.4g}" for crop in self.crops)
+
+
+@dataclass(frozen=True)
+class SecondModel:
+    """The model that ran on each box of the pictures."""
+
+    slot: str
+    model: str
+    digest: str  # digest of its release
 
 
 @dataclass(frozen=True)
@@ -217,6 +236,7 @@ class RunReport:
     processor: Processor | None  # on which the kernels ran; None for the CPU
     transfer: Transfer
     slot: str = ""  # the slot of the device's store; empty for the store's own releases
+    second: SecondModel | None = None
     variant: str = ""  # which of several sets of shapes ran; empty for a release with one
     # For each sample its name and its best five classes, if labels were given
     top: Sequence[tuple[str, tuple[Guess, ...]]] = ()
@@ -235,6 +255,7 @@ class RunReport:
             "outputs": {name: {"shape": shape, "dtype": dtype} for name, (shape, dtype) in self.shapes.items()},
             "latency_ms": asdict(self.latency),
             "processor": asdict(self.processor) if self.processor else None,
+            "second": {**asdict(self.second), "digest": f"sha256:{self.second.digest}"} if self.second else None,
             "transfer": asdict(self.transfer),
             "waited": [asdict(waited) for waited in self.waited],
             "top": [
@@ -254,7 +275,7 @@ class RunReport:
         }
 
     def render_text(self) -> list[str | Table]:
-        mark = " (emulated)" if self.emulated else ""
+        mark, second = " (emulated)" if self.emulated else "", self.second
         outputs = ", ".join(
             f"{name} {'x'.join(map(str, shape)) or 'scalar'} {dtype}" for name, (shape, dtype) in self.shapes.items()
         )
@@ -263,6 +284,7 @@ class RunReport:
             *([("variant", self.variant)] if self.variant else []),
             ("release", self.digest[:16]),
             *([("slot", self.slot)] if self.slot else []),
+            *([("in each box", f"{second.model} of slot {second.slot}, {second.digest[:16]}")] if second else []),
             ("board", f"{self.board} at {self.host}{mark}"),
             *([("computed on", self.processor.text)] if self.processor else []),
             (
@@ -282,8 +304,9 @@ class RunReport:
             return [Table(rows), *ranked]
         first = items[0][1]
         places = ("left", "top", "right", "bottom") if first.box else ("from s", "to s") if first.seconds else ()
-        found = [(name, *item.cells) for name, item in items]
-        return [Table(rows), *ranked, "", Table(found, ("sample", "score", "class", *places))]
+        found = [(name, *item.cells, *([item.inner] if second else [])) for name, item in items]
+        head = ("sample", "score", "class", *places, *(["in the box"] if second else []))
+        return [Table(rows), *ranked, "", Table(found, head)]
 
 
 def run(request: RunRequest, device: ConnectedDevice, stages: Stages) -> RunReport:
@@ -299,6 +322,7 @@ def run(request: RunRequest, device: ConnectedDevice, stages: Stages) -> RunRepo
     expected = bench.current(store, device.name)
     # Inputs that do not fit are refused before the runner is built.
     variant, samples, labels = _read_inputs(request, expected.manifest, device)
+    _read_second(request, expected.manifest, device)
     if expected.manifest.states and samples.count > 1 and not (request.is_sequence or samples.raw_bytes):
         stages.tell("each sample begins with a state of zeros; --stream runs them as the steps of a sequence")
     runner = device_programs.runner(device.triple, stages)
@@ -310,16 +334,12 @@ def run(request: RunRequest, device: ConnectedDevice, stages: Stages) -> RunRepo
             variant, samples, labels = _read_inputs(request, manifest, device)
         release = DeviceRelease.of_device(manifest, digest, runner, device, request.threads).of_variant(variant)
         manifest = release.manifest
+        if second := _read_second(request, manifest, device):
+            other = device.in_slot(request.crops)
+            release = replace(release, second=DeviceRelease.of_device(*second, runner, other, request.threads))
         sampled = sampling.run_all(release, samples, stages.tell, is_sequence=is_sequence)
-    if samples.single:
-        outputs = tensors.cut({name: value[0] for name, value in sampled.outputs.items()}, manifest.outputs)
-    else:
-        outputs = tensors.cut_stacked(sampled.outputs, manifest.outputs)
-    top: list[tuple[str, tuple[Guess, ...]]] = []
+    outputs = _cut(sampled.outputs, manifest, samples)
     names = samples.names or tuple(map(str, range(samples.count)))
-    if labels:
-        scores = sampled.outputs[manifest.step_outputs[0].name]
-        top = [(name, inputs.top(row, labels)) for name, row in zip(names, scores, strict=True)]
     arrays.save(request.output, outputs, f"sha256:{digest}")
     return RunReport(
         board=device.board.name,
@@ -339,12 +359,51 @@ def run(request: RunRequest, device: ConnectedDevice, stages: Stages) -> RunRepo
         peak_rss_kib=sampled.peak_rss_kib,
         processor=sampled.processor,
         transfer=Transfer.of(sampled.sent, device.shell),
-        top=tuple(top),
-        objects=_found(names, samples, sampled, manifest),
+        top=_top(names, sampled.outputs[manifest.step_outputs[0].name], labels),
+        objects=_found(names, samples, sampled, manifest, second[0] if second else None),
         texts=_texts(names, sampled.objects, manifest) or _token_texts(names, sampled, manifest),
         waited=store.waited,
         slot=store.slot,
+        second=SecondModel(request.crops, second[0].name, second[1]) if second else None,
     )
+
+
+def _cut(outputs: Mapping[str, NDArray[Any]], manifest: Manifest, samples: Series) -> Mapping[str, NDArray[Any]]:
+    """Return the outputs of all samples, or of a single one, without what is beyond their counts."""
+    if samples.single:
+        return tensors.cut({name: value[0] for name, value in outputs.items()}, manifest.outputs)
+    return tensors.cut_stacked(outputs, manifest.outputs)
+
+
+def _top(
+    names: Sequence[str], scores: NDArray[Any], labels: Sequence[str]
+) -> tuple[tuple[str, tuple[Guess, ...]], ...]:
+    """Return the best classes of each sample; none without labels."""
+    return tuple((name, inputs.top(row, labels)) for name, row in zip(names, scores, strict=True)) if labels else ()
+
+
+def _read_second(request: RunRequest, first: Manifest, device: ConnectedDevice) -> tuple[Manifest, str] | None:
+    """Return the manifest and the digest of the release that runs on each box; None if none does.
+
+    Raises:
+        InputError: There is no such slot, or one of both releases does not fit.
+        VerificationError: It was built for another board.
+    """
+    if not request.crops:
+        return None
+    if request.crops == device.store.slot:
+        raise InputError(f"--crops names the slot that finds the boxes: {request.crops}", hint="name another slot")
+    other = device.in_slot(request.crops)
+    current = bench.current(other.store, other.name)
+    check_board(current.manifest, device.board, root=other.store.folder)
+    if first.pictures is None or first.pictures.plan.head in {"none", "classes", "labels"}:
+        raise InputError(f"{first.name} finds no boxes in a picture", hint="build it with steps that find boxes")
+    second = current.manifest.pictures
+    if second is None or second.plan.output < 0:
+        raise InputError(
+            f"{current.manifest.name} finds nothing in a picture", hint="build it with --pre, and a last step as --post"
+        )
+    return current.manifest, current.generation.digest
 
 
 def _objects(found: NDArray[Any], manifest: Manifest) -> tuple[FoundObject, ...]:
@@ -369,15 +428,17 @@ def _objects(found: NDArray[Any], manifest: Manifest) -> tuple[FoundObject, ...]
 
 
 def _found(
-    names: Sequence[str], samples: Series, sampled: Sampled, manifest: Manifest
+    names: Sequence[str], samples: Series, sampled: Sampled, manifest: Manifest, second: Manifest | None
 ) -> tuple[tuple[str, tuple[FoundObject, ...]], ...]:
-    """Return the objects of each picture or sound, with their key points or masks."""
+    """Return the objects of each picture or sound, with their key points or masks, and what a second model found."""
     rows = [_objects(found, manifest) for found in sampled.objects]
     for number, points in enumerate(sampled.points):
         pairs = zip(rows[number], points.tolist(), strict=True)
         rows[number] = tuple(replace(item, points=tuple(map(tuple, own))) for item, own in pairs)
     if manifest.pictures and manifest.pictures.plan.mask_output >= 0:
         rows = [_with_masks(row, number, samples, sampled, manifest) for number, row in enumerate(rows)]
+    if second:
+        rows = [_with_crops(row, crops, second) for row, crops in zip(rows, sampled.crops, strict=True)]
     return tuple(zip(names, rows, strict=False))
 
 
@@ -398,6 +459,17 @@ def _with_masks(
         raise VerificationError("the device sent objects that its outputs do not have", hint="deploy the release again")
     masks = (computer.mask(index, outputs[plan.mask_output]) for index in range(len(objects)))
     return tuple(replace(item, mask=FoundMask.of(mask)) for item, mask in zip(objects, masks, strict=True))
+
+
+def _with_crops(
+    objects: tuple[FoundObject, ...], crops: Sequence[NDArray[Any]], second: Manifest
+) -> tuple[FoundObject, ...]:
+    """Return the objects of a picture with what a second model found in each."""
+    texts = (text for _, text in _texts([""] * len(crops), crops, second))
+    return tuple(
+        replace(item, crops=_objects(found, second), text=next(texts, ""))
+        for item, found in zip(objects, crops, strict=True)
+    )
 
 
 def _texts(names: Sequence[str], objects: Sequence[NDArray[Any]], manifest: Manifest) -> tuple[tuple[str, str], ...]:

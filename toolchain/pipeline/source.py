@@ -13,7 +13,7 @@ from toolchain import bundle, registry, tensors
 from toolchain.bundle import Bundle
 from toolchain.compile.request import BuildRequest
 from toolchain.device import verification
-from toolchain.errors import InputError
+from toolchain.errors import InputError, VerificationError
 from toolchain.models import inputs, zoo
 from toolchain.native import cross
 from toolchain.pictures import Pictures
@@ -62,6 +62,8 @@ class BundleSource:
     access: Access = field(default_factory=Access)  # how a registry is reached
     samples: int = 1  # for how many inputs the reference computes outputs
     unchecked: bool = False  # whether a package without its reference is accepted
+    # a bundle or a package whose reference is taken, if this host computes the same within its limits
+    reference: Path | None = None
 
     @property
     def is_built(self) -> bool:
@@ -142,6 +144,7 @@ class BundleSource:
         if folder:
             bundle.check_target(folder)
         user_records = applicable_records.user_records(request)
+        given = self._given_reference()
         cross.choose(request.board, request.toolchain).describe()  # a missing linker is reported before a long build
         with self.stages.timed("import"):
             progress(stage(f"importing {request.model.source}"))
@@ -158,12 +161,21 @@ class BundleSource:
             for each, model, own in zip(every, imported, prepared, strict=True):
                 reference, source = self._reference(own.source, each.arrays, each.variant)
                 picture, sound = (each.raw if isinstance(each.pipeline, kind) else None for kind in (Pictures, Sounds))
-                reference = replace(reference, int8=own.quantized, picture=picture, sound=sound)
+                reference = replace(reference, picture=picture, sound=sound)
+                reference = replace(_agreeing(given, reference, each.variant), int8=own.quantized)
                 networks.append(compiler.Network(replace(model, source=source), reference, each.variant))
         with self.stages.timed("compile"):
             progress(stage(f"compiling for {request.board.name}"))
             records = applicable_records.RecordSources(user_records, applicable_records.shipped_for(request))
             return compiler.build_variants(networks, request, target, records=records)
+
+    def _given_reference(self) -> bundle.Reference | None:
+        if self.reference is None:
+            return None
+        with bundle.at_hand(self.reference) as opened:
+            if opened.reference is None:
+                raise InputError(f"{self.reference} has no reference", hint="name a bundle that was built with one")
+            return bundle.Reference.read(opened.reference)
 
     def _reference(
         self, source: SourceModel, arrays: Tensors, variant: str = ""
@@ -286,6 +298,25 @@ def _refuse_with_variants(request: BuildRequest) -> None:
                 details=", ".join(variant.name for variant in model.variants),
                 hint="build a release for each set of shapes; `deploy --slot NAME` keeps several on a device",
             )
+
+
+def _agreeing(given: bundle.Reference | None, own: bundle.Reference, variant: str) -> bundle.Reference:
+    """Return the given reference of a variant if this host's own agrees with it; its own if none is given.
+
+    Raises:
+        VerificationError: They do not agree.
+    """
+    if given is None:
+        return own
+    chosen = given.of_variant(variant)
+    faults = chosen.faults_beside(own)
+    if faults:
+        raise VerificationError(
+            "the given reference is not what this host computes",
+            details="\n".join(faults),
+            hint="give the model, the options and the versions that it was built with, or leave --reference out",
+        )
+    return chosen
 
 
 def _with_steps(

@@ -30,7 +30,10 @@ pictures::Plan PlanFrom(fuzz::Bytes* bytes) {
 void Crop(const pictures::Picture& picture, const pictures::Object& box) {
   pictures::Reason reason;
   pictures::Picture crop = {};
-  if (!pictures::Crop(picture, box, &crop, &reason)) return;
+  pictures::Area area = {};
+  if (!pictures::Crop(picture, box, &crop, &area, &reason)) return;
+  fuzz::Must(area.width == crop.width && area.height == crop.height && area.left >= 0 && area.top >= 0);
+  fuzz::Must(area.left + area.width <= picture.width && area.top + area.height <= picture.height);
   pictures::Picture whole = picture;
   fuzz::Must(CheckPicture(&whole, &reason) && CheckPicture(&crop, &reason));
   fuzz::Must(crop.data >= whole.data && crop.data + crop.bytes <= whole.data + whole.bytes);

@@ -556,6 +556,22 @@ def test_records_of_a_model_are_told_to_be_such(tuned, tmp_path):
     assert found.digest != tuned.digest
 
 
+def test_the_end_of_the_support_is_in_the_manifest_and_in_the_bill(tiny, tmp_path):
+    assert b"supported_until" not in tiny.manifest.encoded()  # as it was before there was any
+    found = made.variant(tiny, tmp_path / "supported", {}, supported_until="2031-12-31")
+    assert bundle.load(found.folder).manifest.supported_until == "2031-12-31"
+    assert found.digest != tiny.digest
+    properties = json.loads((found.folder / bundle.BILL).read_text())["metadata"]["component"]["properties"]
+    assert {"name": "edge-toolchain:supported-until", "value": "2031-12-31"} in properties
+
+
+@pytest.mark.parametrize("text", ["2031-02-30", "20311231", "soon", "2031-W01-1"])
+def test_the_end_of_the_support_is_a_day(text, tiny, tmp_path):
+    with pytest.raises(VerificationError, match="not valid") as fault:
+        made.variant(tiny, tmp_path / "supported", {}, supported_until=text)
+    assert "supported_until" in fault.value.details
+
+
 def test_a_package_without_records_is_of_the_same_bundle(tuned, tmp_path):
     tuned.records.unlink()
     bundle.pack(tuned, tmp_path / "bare.tar")

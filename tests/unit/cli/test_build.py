@@ -17,6 +17,43 @@ def test_a_model_with_an_open_dimension_is_built(tmp_path):
     assert made["manifest"]["command"] == "toolchain build net.onnx --board local --shape x:4,3 --seed 0 --no-records"
 
 
+def test_the_end_of_the_support_is_written(tmp_path):
+    path = nets.save(nets.relu((1, 3)), tmp_path)
+    made = parsed("build", path, "--supported-until", "2031-12-31", "-o", tmp_path / "out")["manifest"]
+    assert made["supported_until"] == "2031-12-31"
+    assert made["command"].endswith("--board local --supported-until 2031-12-31 --seed 0 --no-records")
+    seen = toolchain("build", path, "--supported-until", "soon", "-o", tmp_path / "other")
+    assert (seen.code, "does not match the format" in seen.err) == (2, True)
+
+
+def test_the_reference_of_another_host_gives_its_digest(tmp_path):
+    """ONNX Runtime's last bits depend on the CPU: the other host's are here the same numbers with some added."""
+    from tests.support import bundles
+    from toolchain import bundle, tensors
+
+    path = nets.save(nets.relu((1, 3)), tmp_path)
+    done("build", path, "-o", tmp_path / "here")
+    here = bundle.load(tmp_path / "here")
+    stored = tensors.load(here.reference)
+    for name, shift in {"there": 1e-6, "wrong": 1e-3}.items():
+        changed = {**stored, "output.y": stored["output.y"] * np.float32(1 + shift)}
+        content = tensors.encode(changed, tensors.notes(here.reference))
+        bundles.variant(here, tmp_path / name, {bundle.REFERENCE: content})
+    there = bundle.load(tmp_path / "there")
+    assert there.digest != here.digest
+    done("package", there.folder, "-o", tmp_path / "there.oci.tar")
+    for number, source in enumerate((there.folder, tmp_path / "there.oci.tar")):
+        made = parsed("build", path, "--reference", source, "-o", tmp_path / f"again{number}")
+        assert made["digest"] == f"sha256:{there.digest}"
+    refused = {
+        ("--reference", tmp_path / "wrong"): "its outputs differ by 1.0e-03",
+        ("--reference", there.folder, "--seed", "1"): "its inputs are others",
+    }
+    for words, text in refused.items():
+        seen = toolchain("build", path, *words, "-o", tmp_path / "refused")
+        assert (seen.code, text in seen.err, (tmp_path / "refused").exists()) == (5, True, False), seen.err
+
+
 def test_build_and_package_tell_the_same_digest(tmp_path):
     made = parsed("build", "mlp", "-o", tmp_path / "mlp")
     packed = parsed("package", tmp_path / "mlp", "-o", tmp_path / "mlp.oci.tar")

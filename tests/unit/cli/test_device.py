@@ -102,6 +102,27 @@ def test_a_device_tells_its_status(device, tiny):
     assert tiny.digest[:16] in done("status", "--root", device / "root").out
 
 
+@pytest.mark.parametrize(("until", "text"), [("9999-12-31", "until 9999-12-31"), ("2020-01-31", "which has passed")])
+def test_status_and_inspect_show_how_long_a_release_is_supported(until, text, tiny, tmp_path):
+    supported = bundles.variant(tiny, tmp_path / "supported", {}, supported_until=until)
+    assert f"its publisher supports it until {until}" in done("inspect", "package", supported.folder).out
+    words = ["--root", tmp_path / "root"]
+    done("deploy", supported.folder, *words, "--budget", 0)
+    assert parsed("status", *words)["supported_until"] == until
+    assert any(line.startswith("supported ") and text in line for line in done("status", *words).out.splitlines())
+
+
+def test_a_release_that_is_damaged_has_no_known_end_of_support(device, tmp_path):
+    root = tmp_path / "root"
+    shutil.copytree(device / "root", root, symlinks=True)
+    assert parsed("status", "--root", root)["supported_until"] == ""
+    path = (root / "current" / "manifest.json").resolve()
+    path.chmod(0o644)
+    path.write_bytes(path.read_bytes().replace(b'"dense"', b'"other"'))
+    assert parsed("status", "--root", root)["supported_until"] is None
+    assert "supported  unknown: " in done("status", "--root", root).out
+
+
 def test_a_release_on_trial_shows_until_the_next_change_takes_it_back(device, tiny, tmp_path):
     root = tmp_path / "root"
     shutil.copytree(device / "root", root, symlinks=True)

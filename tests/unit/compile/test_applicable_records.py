@@ -148,6 +148,11 @@ def test_the_options_that_apply_the_same_again(applied, emulated, words):
     assert applicable_records.options(Applied(tvm.IRModule(), **applied), emulated=emulated) == words
 
 
+def test_kernels_for_fewer_threads_are_chosen_again():
+    options = applicable_records.options(Applied(tvm.IRModule()), emulated=False, threads=1)
+    assert options == ("--no-records", "--threads 1")
+
+
 def test_records_of_a_model_are_asked_for_by_name():
     applied = Applied(tvm.IRModule(), tuned=1)
     assert applicable_records.options(applied, emulated=True, modelled=True) == (

@@ -153,8 +153,14 @@ def test_no_bill(data):
         examine(parse_advisory("pkg:pypi/onnx"), data, "bill")
 
 
+def test_a_bill_may_begin_with_a_byte_order_mark():
+    product = examine(parse_advisory("pkg:pypi/onnx"), b"\xef\xbb\xbf" + BILL, "a bill")
+    assert product == examine(parse_advisory("pkg:pypi/onnx"), BILL, "a bill")
+
+
 def test_ten_thousand_bills_parse_each_package_url_once():
-    affected._package_url.cache_clear()
+    for cached in (affected._package_url, affected._uniform_name):
+        cached.cache_clear()
     asked = parse_advisory("pkg:pypi/onnx")
     products = [examine(asked, BILL, "a bill") for _ in range(10_000)]
     assert all(product and product.matches for product in products)

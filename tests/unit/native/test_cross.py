@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import platform
 import shutil
 import subprocess
@@ -93,6 +94,21 @@ def test_without_a_compiler_zig_links(tmp_path, objects, monkeypatch):
     assert elf.version_key(elf.minimum_glibc(tmp_path / "model.so") or "0") <= elf.version_key(GLIBC)
     content = (tmp_path / "model.so").read_bytes()
     assert not [folder for folder in (tmp_path, files.cache_root()) if str(folder).encode() in content]
+
+
+def test_zig_links_where_it_is_chosen_and_makes_the_same_bytes(tmp_path, objects, monkeypatch):
+    chosen = cross.choose(board.load("local").resolved(), "zig")
+    chosen.link(tmp_path / "chosen.so", objects)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    OWN.link(tmp_path / "model.so", objects)
+    assert chosen.describe() == OWN.describe()
+    assert (tmp_path / "chosen.so").read_bytes() == (tmp_path / "model.so").read_bytes()
+
+
+def test_zig_is_not_chosen_for_android():
+    android = dataclasses.replace(board.load("rpi4").resolved(), triple="aarch64-linux-android24")
+    with pytest.raises(InputError, match="no C library for the triple aarch64-linux-android24"):
+        cross.choose(android, "zig")
 
 
 def test_a_compiler_that_a_board_file_names_is_not_replaced(tmp_path, monkeypatch):

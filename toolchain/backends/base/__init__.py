@@ -190,6 +190,7 @@ class Backend(ABC):
     Args:
         board: The board type, resolved.
         without: Names of templates that must not be used.
+        threads: Threads that kernels are chosen for; 0 for one on each core.
     """
 
     template_names: ClassVar[tuple[str, ...]] = ()
@@ -201,9 +202,10 @@ class Backend(ABC):
     runtime: ClassVar[str] = ""
     """Folder of the device runtime that TVM's wheel lacks; empty if it lacks none."""
 
-    def __init__(self, board: Board, without: Collection[str] = ()) -> None:
+    def __init__(self, board: Board, without: Collection[str] = (), threads: int = 0) -> None:
         self.board = board
         self.without = frozenset(without)
+        self.threads = threads
 
     @property
     def computes_int8(self) -> bool:

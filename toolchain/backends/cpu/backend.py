@@ -155,8 +155,9 @@ class Cpu(Backend):
 
     @cached_property
     def machine(self) -> Machine:
-        """The board's CPU."""
+        """The board's CPU, with the cores that threads run on."""
         described = machine(self.host)
+        described = replace(described, cores=min(self.threads or described.cores, described.cores))
         if self._in_float16:
             return with_float16(described)
         if self.board.target.weights:

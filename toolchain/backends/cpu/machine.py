@@ -48,6 +48,7 @@ class Machine:
         float16: Whether tensors in blocks, and products, are in float16; then `lanes` are those of 16 bits, and a
             vector of as many float32 takes two of the processor's registers, so that `registers` are half of them.
         weight_bits: Bits that weights of large fully connected layers are rounded to; 0 to leave them as they are.
+        i8mm: Whether an Arm core multiplies bytes as matrices: two rows of eight by two columns.
         adds_bytes: Whether instructions of x86 add products of bytes in pairs as int16, and pairs of int16 as int32.
     """
 
@@ -67,6 +68,7 @@ class Machine:
     bfloat16: Bfloat16 = ""
     float16: bool = False
     weight_bits: int = 0
+    i8mm: bool = False
     adds_bytes: bool = False
 
     @property
@@ -114,6 +116,7 @@ def _arm(processor: Architecture, features: set[str], cores: int) -> Machine:
         lanes=processor.lanes,
         registers=32 if is_64_bit else 16,
         dot="sdot" if "dotprod" in features else without_dot_products,
+        i8mm=is_64_bit and {"dotprod", "i8mm"} <= features,
         cores=cores,
         loads_apart=True,
         limits_nan=True,

@@ -49,8 +49,8 @@ class Mali(Cpu):
     runtime = "opencl"
     shipped_by_lanes: ClassVar[Mapping[int, str]] = {}
 
-    def __init__(self, board: Board, without: Collection[str] = ()) -> None:
-        super().__init__(board, {*without, *Cpu.template_names})
+    def __init__(self, board: Board, without: Collection[str] = (), threads: int = 0) -> None:
+        super().__init__(board, {*without, *Cpu.template_names}, threads)
         self._tiled = winograd.NAME not in without  # those of the CPU are left out in any case
 
     @staticmethod

@@ -27,6 +27,7 @@ def page(rollout: Rollout) -> Page:
         ("error threshold", str(rollout.thresholds.error)),
         ("success threshold", f"{rollout.thresholds.success:g}%" if rollout.thresholds.success else ""),
         ("devices of other types", str(rollout.left_out) if rollout.left_out else ""),
+        ("supported until", rollout.supported_until),
         ("this run took", f"{rollout.seconds:.1f} s"),
         ("state", str(rollout.state)),
     ]

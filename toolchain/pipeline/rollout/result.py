@@ -75,6 +75,7 @@ class Rollout:
     state: Path  # the file from which it can be resumed
     seconds: float  # duration of this run
     left_out: int = 0  # how many devices of the fleet have another board type, or none
+    supported_until: str = ""  # the last day of the publisher's support for the package; empty for none
 
     @property
     def counts(self) -> Counter[str]:
@@ -137,6 +138,7 @@ class Rollout:
             "error_threshold": str(self.thresholds.error),
             "success_threshold": self.thresholds.success,
             "left_out": self.left_out,
+            "supported_until": self.supported_until,
             "seconds": round(self.seconds, 3),
             "groups": [
                 {"group": number, "devices": counts.total(), **{name: counts[name] for name in _STATES}}

@@ -28,6 +28,7 @@
 #include "../threads/launcher.h"
 #include "../threads/shared_pools.h"
 #include "../trust/approval.h"
+#include "crops.h"
 #include "instrument.h"
 
 namespace edge {
@@ -306,6 +307,13 @@ void WriteText(const std::vector<std::string>& labels, int64_t space, const std:
   while (!text->empty() && text->back() == ' ') text->pop_back();
 }
 
+// The most bytes of a text that the steps of a release for pictures read.
+size_t LongestText(const PicturePlan& steps) {
+  size_t longest = 0;
+  for (const std::string& label : steps.labels) longest = std::max(longest, label.size());
+  return steps.plan.head == pictures::kLabels ? static_cast<size_t>(steps.plan.most) * longest : 0;
+}
+
 // What a network leaves in the pool of its device's memory is no other one's.
 void ClearPools() {
   tvm::ffi::Function::GetGlobalRequired("vm.builtin.memory_manager.clear")();
@@ -332,6 +340,7 @@ class OpenModel {
       objects_.reserve(static_cast<size_t>(manifest_.pictures->plan.most));
       points_.reserve(static_cast<size_t>(manifest_.pictures->plan.most) *
                       static_cast<size_t>(manifest_.pictures->plan.points));
+      text_.reserve(LongestText(*manifest_.pictures));
     }
     if (manifest_.sounds) {
       hearing_.emplace(manifest_.sounds->plan);
@@ -444,6 +453,34 @@ class OpenModel {
     text_.clear();
     if (steps.plan.head == pictures::kLabels) WriteText(steps.labels, steps.space, pipeline_->objects(), &text_);
     return Found();
+  }
+
+  // Runs another model on the part of a picture that each of the best boxes has. `enter` is called with the model that
+  // works from then on, and the number of its box from 1.
+  template <typename Enter>
+  edge_crops Run(const pictures::Picture& given, OpenModel* second, size_t most, Enter enter) {
+    enter(second, 0);
+    const auto& cut = second->manifest_.pictures;
+    Require(cut && cut->output >= 0, "the release finds nothing in a picture: build it with --pre and --post");
+    enter(this, 0);
+    const auto& own = manifest_.pictures;
+    Require(own && pictures::FindsBoxes(own->plan.head), "the release finds no boxes: build it with --post yolo");
+    const pictures::Picture picture = Raw(given);
+    Run(picture);
+    most = std::min(most, static_cast<size_t>(own->plan.most));
+    Require(crops_.Begin(most, cut->plan, LongestText(*cut)), "there are too many key points for so many boxes");
+    enter(second, 0);
+    second->pipeline_->Reserve(picture.width, picture.height);
+    for (size_t i = 0; i < std::min(most, objects_.size()); ++i) {
+      enter(second, i + 1);
+      const edge_object& box = objects_[i];
+      pictures::Picture part = {};
+      pictures::Area area = {};
+      pictures::Reason reason;
+      const bool has_pixels = pictures::Crop(picture, {0, 0, box.left, box.top, box.right, box.bottom}, &part, &area, &reason);
+      crops_.Add(&box, has_pixels ? second->Run(part) : edge_objects EDGE_OBJECTS, area);
+    }
+    return crops_.Found(static_cast<int32_t>(objects_.size()));
   }
 
   // Fills a mask, or only its place where there is no memory for it.
@@ -663,6 +700,7 @@ class OpenModel {
   std::vector<edge_object> objects_;
   std::string text_, tokens_text_;
   std::vector<edge_point> points_;
+  Crops crops_;
   bool has_masks_ = false;  // whether the outputs are those of the picture whose objects these are
   bool is_heard_ = false;  // whether the application has the results of a window
 };
@@ -866,10 +904,35 @@ int edge_crop_image(const edge_image* image, const edge_object* box, edge_image*
     Require(box != nullptr, "there is no box");
     const pictures::Object corners = {0, 0, box->left, box->top, box->right, box->bottom};
     pictures::Picture part = {};
+    pictures::Area area = {};
     pictures::Reason reason;
-    Require(pictures::Crop(edge::Taken(image), corners, &part, &reason), reason.text);
+    Require(pictures::Crop(edge::Taken(image), corners, &part, &area, &reason), reason.text);
     Give(edge::Given(part), crop, "crop.size is not set: use EDGE_IMAGE");
   });
+}
+
+int edge_run_crops(edge_model* first, edge_model* second, const edge_image* image, int32_t most, edge_crops* crops) {
+  const edge::OpenModel* at_work = nullptr;
+  size_t box = 0;
+  const int status = Guarded([&] {
+    edge::EnterStage(edge::kExitUsage, "reading the picture", "");
+    Require(first != nullptr && second != nullptr, "there is no model");
+    Require(first != second, "both models are the same one: open the release twice");
+    Require(most >= 1 && most <= pictures::kMostObjects, "`most` is not between 1 and 1000");
+    // Before the runs: what was found must not be lost.
+    Require(crops != nullptr && crops->size >= sizeof(crops->size), "crops.size is not set: use EDGE_CROPS");
+    const auto enter = [&](const edge::OpenModel* model, size_t number) {
+      at_work = model;
+      box = number;
+    };
+    const pictures::Picture picture = edge::Taken(image);
+    Give(first->opened.Run(picture, &second->opened, static_cast<size_t>(most), enter), crops, "");
+  });
+  if (status == EDGE_OK || at_work == nullptr) return status;
+  std::string who = at_work == &first->opened ? "the first model, " : "the second model, ";
+  who += edge::OneLine(at_work->manifest().name) + (box > 0 ? ", in box " + std::to_string(box) : "");
+  edge::last_error = who + ": " + edge::last_error;
+  return status;
 }
 
 int edge_object_mask(edge_model* model, int32_t number, edge_mask* mask) {

@@ -289,6 +289,34 @@ EDGE_API int edge_decode_image(edge_model* model, const edge_image* file, edge_i
  * EDGE_USAGE where the box has no pixel of the picture. */
 EDGE_API int edge_crop_image(const edge_image* image, const edge_object* box, edge_image* crop);
 
+/* A box that a first model has found in a picture, and what a second one has found in the part of the picture there. */
+typedef struct edge_crop {
+  const edge_object* box;
+  int32_t count;              /* of `objects`; 0 also of a box that has no pixel of the picture */
+  const edge_object* objects; /* the best first; boxes and key points are in pixels of the whole picture */
+  const char* text;           /* what their labels say; "" where the second release reads no text */
+} edge_crop;
+
+/* The best box first. It is memory of the models, valid until the next run of either. */
+typedef struct edge_crops {
+  size_t size;        /* sizeof(edge_crops) */
+  int32_t count;
+  size_t crop_size;   /* bytes from one to the next, and of the objects of each: newer libraries may have larger ones */
+  size_t object_size;
+  const edge_crop* crops;
+  int32_t boxes;      /* that the first model has found: more than `count` where `most` left some out */
+} edge_crops;
+
+#define EDGE_CROPS {sizeof(edge_crops), 0, 0, 0, NULL, 0}
+
+/* Two models in a row: finds boxes in a picture with the first one, as edge_run_image does, and runs the second one on
+ * each of the best `most` (1 to 1000), cut as edge_crop_image does. The releases of both have steps for pictures: the
+ * first finds boxes, and the second has a last step. The error of a failure begins with the model that failed. After the
+ * first pictures with and without boxes, one of the same size and format allocates nothing in these steps, but what
+ * decodes a file. edge_output and edge_object_mask are those of each model's own last run. */
+EDGE_API int edge_run_crops(edge_model* first, edge_model* second, const edge_image* image, int32_t most,
+                            edge_crops* crops);
+
 /* The mask of an object: a byte for each pixel of the picture in its box, 1 where the object is, else 0. */
 typedef struct edge_mask {
   size_t size;         /* sizeof(edge_mask) */

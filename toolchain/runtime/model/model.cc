@@ -79,8 +79,30 @@ DLDevice Usable(DLDeviceType type) {
   return device;
 }
 
+// Moves where a tensor begins that lies within other memory: TVM's kernels want an offset of zero. TVM's own function makes
+// two more objects, which takes as long as a small kernel; the tensor itself stays what it is, whoever holds it.
+Tensor Moved(const Function& general, const Tensor& tensor) {
+  auto* const own = const_cast<DLTensor*>(tensor.GetDLTensorPtr());
+  const bool is_simple = own->device.device_type == kDLCPU && own->byte_offset % tvm::runtime::kAllocAlignment == 0;
+  if (!is_simple) return general(tensor).cast<Tensor>();
+  own->data = static_cast<char*>(own->data) + own->byte_offset;
+  own->byte_offset = 0;
+  return tensor;
+}
+
+void MoveInPlace() {
+  constexpr char name[] = "vm.builtin.ensure_zero_offset";
+  [[maybe_unused]] static const bool once = [&name] {
+    const Function general = Function::GetGlobalRequired(name);
+    const auto moved = [general](const Tensor& tensor) { return Moved(general, tensor); };
+    Function::SetGlobal(name, Function::FromTyped(moved), /*override=*/true);
+    return true;
+  }();
+}
+
 Module StartMachine(const Module& library, DLDevice device, const std::string& path) {
   constexpr int kPooledAllocator = 2;
+  MoveInPlace();  // before the machine looks its functions up
   const Module machine = Find(library, "vm_load_executable", path)().cast<Module>();
   const auto start = Find(machine, "vm_initialization", path);
   const int type = device.device_type;

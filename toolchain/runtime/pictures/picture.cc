@@ -146,7 +146,7 @@ bool CheckPicture(Picture* picture, Reason* reason) {
   return CheckPlane("the picture", picture->bytes, picture->stride, row, static_cast<size_t>(height), reason);
 }
 
-bool Crop(Picture picture, const Object& box, Picture* crop, Reason* reason) {
+bool Crop(Picture picture, const Object& box, Picture* crop, Area* area, Reason* reason) {
   if (IsFile(picture.format)) return reason->Is("a file has no pixels to crop: decode it first");
   if (!CheckPicture(&picture, reason)) return false;
   const auto within = [](float value, int32_t size) {  // also of no number
@@ -159,6 +159,7 @@ bool Crop(Picture picture, const Object& box, Picture* crop, Reason* reason) {
   const int32_t width = within(std::ceil(box.right), picture.width) - left;
   const int32_t height = within(std::ceil(box.bottom), picture.height) - top;
   if (width < 1 || height < 1) return reason->Is("the box has no pixel of the picture");
+  *area = {left, top, width, height};
   const auto cut = [](const uint8_t* data, size_t stride, size_t row, size_t before, size_t rows) {
     return std::pair(data + row * stride + before, (rows - 1) * stride);
   };

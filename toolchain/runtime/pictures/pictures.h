@@ -45,6 +45,9 @@ struct Operation {
 // Whether a format is that of a file.
 inline bool IsFile(int32_t format) { return format == kJpeg || format == kPng; }
 
+// Whether what is found has places in the picture.
+inline bool FindsBoxes(int32_t head) { return head != kNoHead && head != kClasses && head != kLabels; }
+
 // All numbers of a pipeline. Its layout is also written in toolchain/native/pictures.py.
 struct Plan {
   int32_t width, height;   // of the model's input
@@ -146,8 +149,8 @@ bool CheckPlan(const Plan& plan, Reason* reason);
 // Also sets the strides and planes of a picture whose numbers agree.
 bool CheckPicture(Picture* picture, Reason* reason);
 bool CheckSize(int32_t width, int32_t height, Reason* reason);
-// The part of a picture that a box has, in the picture's own memory; of pairs of pixels, whole ones.
-bool Crop(Picture picture, const Object& box, Picture* crop, Reason* reason);
+// The part of a picture that a box has, in the picture's own memory, and where it lies; of pairs of pixels, whole ones.
+bool Crop(Picture picture, const Object& box, Picture* crop, Area* area, Reason* reason);
 bool Place(const Plan& plan, int32_t width, int32_t height, Placement* place, Reason* reason);
 
 void MakeAxis(int32_t kernel, int32_t from, int32_t resized, int32_t offset, int32_t input, Axis* axis);
@@ -158,6 +161,9 @@ class Pipeline {
  public:
   // The plan was checked.
   explicit Pipeline(const Plan& plan);
+
+  // Takes all memory that any part of a picture of this size needs.
+  void Reserve(int32_t width, int32_t height);
 
   // Fills the model's input: as many bytes as it has.
   bool Prepare(const Picture& picture, void* input, size_t bytes, Reason* reason);
@@ -211,6 +217,7 @@ class Pipeline {
   steps::BeamSearch search_;
   int32_t channels_;
   int32_t known_width_ = 0, known_height_ = 0;  // for which the axes are
+  int32_t reserved_width_ = 0, reserved_height_ = 0;
   Axis x_, y_;
   std::vector<uint32_t> table_;  // the element for each level of each channel
   std::vector<uint8_t> line_, levels_, filtered_;

@@ -1,6 +1,7 @@
 // From the rows of a picture to the model's input, in one pass over both.
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "pictures.h"
 
@@ -71,7 +72,7 @@ Pipeline::Pipeline(const Plan& plan)
       channels_(plan.order == kAsGray ? 1 : kChannels) {
   MakeTable();
   objects_.reserve(static_cast<size_t>(plan.most));
-  if (plan.head == kYoloRows || plan.head == kYoloColumns || plan.head == kDetr || plan.head == kBoxes) {
+  if (FindsBoxes(plan.head)) {
     candidates_.reserve(static_cast<size_t>(plan.candidates));
     ranks_.reserve(static_cast<size_t>(plan.candidates));
     boxes_.reserve(static_cast<size_t>(plan.candidates));
@@ -80,6 +81,28 @@ Pipeline::Pipeline(const Plan& plan)
     coefficients_.reserve(static_cast<size_t>(plan.most) * static_cast<size_t>(plan.prototypes));
     logits_.resize(static_cast<size_t>(plan.mask_width) * static_cast<size_t>(plan.mask_height));
   }
+}
+
+void Pipeline::Reserve(int32_t width, int32_t height) {
+  if (width <= reserved_width_ && height <= reserved_height_) return;
+  reserved_width_ = width = std::max(width, reserved_width_);
+  reserved_height_ = height = std::max(height, reserved_height_);
+  // Sizes are rounded to whole pixels, so a part may shrink by more than the picture does, but by less than twice that.
+  const double shrinks = std::max({2.0 * width / plan_.width, 2.0 * height / plan_.height, 1.0});
+  const size_t taps = plan_.kernel == kPillow ? static_cast<size_t>(std::ceil(shrinks)) * 2 + 1 : 2;
+  for (const auto& [axis, size] : {std::pair(&x_, plan_.width), std::pair(&y_, plan_.height)}) {
+    const size_t count = static_cast<size_t>(size);
+    for (std::vector<int32_t>* numbers : {&axis->first, &axis->second, &axis->taps}) numbers->reserve(count);
+    axis->fraction.reserve(count);
+    axis->weights.reserve(count * taps);
+    axis->scratch.reserve(taps);
+  }
+  const size_t channels = static_cast<size_t>(channels_), row = static_cast<size_t>(plan_.width) * channels;
+  line_.reserve(static_cast<size_t>(width) * channels);
+  levels_.reserve(row);
+  if (plan_.kernel == kPillow) filtered_.reserve(std::min(row * static_cast<size_t>(height), size_t{kMostFiltered}));
+  for (std::vector<int32_t>& sums : sums_) sums.reserve(row);
+  for (std::vector<float>* blend : {&blend_[0], &blend_[1], &row_}) blend->reserve(row);
 }
 
 size_t Pipeline::input_bytes() const {

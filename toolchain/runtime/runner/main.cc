@@ -52,7 +52,9 @@ std::string FolderOf(const std::string& path) {
 
 // Runs every picture or sound, with the steps of the release; returns how long each of them took, in nanoseconds.
 std::vector<int64_t> RunRaw(edge_model* model, const Options& options, Outputs* outputs) {
-  RawSamples samples(model, options.inputs, options.samples);
+  edge_model* const second = options.crops.empty() ? nullptr : OpenRelease(options, options.crops, "");
+  edge::EnterStage(edge::kExitInput, "reading the inputs", options.inputs);
+  RawSamples samples(model, second, options.inputs, options.samples);
   std::vector<int64_t> each_ns;
   for (int64_t sample = 0; sample < samples.count(); ++sample) {
     const Clock::time_point start = Clock::now();

@@ -20,7 +20,7 @@ const char kUsage[] =
     "              [--expected OUT.safetensors [--tolerance X]] [--trust DIR]\n"
     "              [--beside DIR --beside-inputs IN.safetensors [--beside-steps N] [--beside-variant NAME]]\n"
     "              [--profile OUT.json [--profile-runs 50]]\n"
-    "              [--objects OUT.safetensors [--keep-input]]\n"
+    "              [--objects OUT.safetensors [--keep-input | --crops DIR]]\n"
     "              [--period-us N [--for-ms 60000] [--deadline-us N] [--load cpu|memory|io]\n"
     "               [--fifo] [--mlock] [--attended]]\n"
     "       runner --verify DIR [--signed FILE] [--trust DIR] [--floor N]\n"
@@ -38,6 +38,7 @@ const char kUsage[] =
     "With --objects, the inputs are RGB pictures or WAV files 0, 1 and so on, and the steps of the release turn "
     "them into the\n"
     "model's input, and its output into objects; --keep-input writes the input of the last one, too.\n"
+    "--crops runs another release on each box of a picture.\n"
     "Each thread but the first is tied to a CPU of its own; with --no-pin they share these CPUs.\n"
     "--beside runs another release again and again while this one is timed, in a process of its own with as many "
     "threads, on\n"
@@ -118,6 +119,7 @@ constexpr TextOption kOptionalTexts[] = {{"--verify", &Options::verify},
                                          {"--sysfs", &Options::sysfs},
                                          {"--state-in", &Options::state_in},
                                          {"--state-out", &Options::state_out},
+                                         {"--crops", &Options::crops},
                                          {"--objects", &Options::objects},
                                          {"--expected", &Options::expected},
                                          {"--tolerance", &Options::tolerance}};
@@ -204,8 +206,8 @@ void CheckComplete(const Options& options) {
   CheckPeriodic(options);
   CheckSequence(options);
   CheckBeside(options);
-  if (options.keep_input && options.objects.empty()) {
-    throw Fault(kExitUsage, "--keep-input is given without --objects");
+  if ((options.keep_input || !options.crops.empty()) && options.objects.empty()) {
+    throw Fault(kExitUsage, "--keep-input and --crops need --objects");
   }
   if (!options.objects.empty() && options.sequence) {
     throw Fault(kExitUsage, "--objects is for pictures and sounds, and --sequence for steps of a model with a state");

@@ -35,6 +35,7 @@ struct Options {
   std::string trust;      // folder that says whom the device trusts; empty: the usual one
   std::string state_in;   // the state that a sequence begins with; empty: zeros
   std::string state_out;  // where its last state goes; empty: nowhere
+  std::string crops;      // a release that runs on each box of a picture; empty: none
   std::string objects;    // where what pictures or sounds give goes; empty: the inputs are tensors
   std::string expected;   // empty: nothing is compared
   std::string tolerance;  // empty: it follows from the outputs' types

@@ -60,10 +60,15 @@ tvm::ffi::Tensor TensorOf(const char* dtype, const std::vector<int64_t>& shape, 
   return tensor;
 }
 
+void Add(const edge_object& object, std::vector<float>* objects) {
+  objects->insert(objects->end(), {static_cast<float>(object.number), object.score, object.left, object.top,
+                                   object.right, object.bottom});
+}
+
 }  // namespace
 
-RawSamples::RawSamples(edge_model* model, const std::string& path, int64_t count)
-    : model_(model), file_(path) {
+RawSamples::RawSamples(edge_model* model, edge_model* second, const std::string& path, int64_t count)
+    : model_(model), second_(second), file_(path) {
   for (int64_t i = 0; i < std::max<int64_t>(count, 1); ++i) {
     samples_.push_back(SampleIn(file_, std::to_string(i)));
   }
@@ -72,21 +77,35 @@ RawSamples::RawSamples(edge_model* model, const std::string& path, int64_t count
   }
 }
 
+void RawSamples::Keep(const edge_object& object) {
+  Add(object, &objects_);
+  for (int32_t point = 0; point < object.point_count; ++point) {
+    const edge_point& place = object.points[point];
+    points_.insert(points_.end(), {place.x, place.y, place.score});
+  }
+}
+
+void RawSamples::RunCrops(const edge_image* image) {
+  edge_crops found = EDGE_CROPS;
+  if (image == nullptr) throw Fault(kExitInput, "--crops is for pictures", file_.path());
+  Check(edge_run_crops(model_, second_, image, pictures::kMostObjects, &found));
+  counts_.push_back(found.count);
+  for (int32_t i = 0; i < found.count; ++i) {
+    const edge_crop& crop = found.crops[i];
+    Keep(*crop.box);
+    crop_counts_.push_back(crop.count);
+    for (int32_t k = 0; k < crop.count; ++k) Add(crop.objects[k], &crops_);
+  }
+}
+
 void RawSamples::Run(int64_t sample) {
   edge_objects found = EDGE_OBJECTS;
   const auto& given = samples_[static_cast<size_t>(sample)];
   const edge_image* image = std::get_if<edge_image>(&given);
+  if (second_ != nullptr) return RunCrops(image);
   Check(image ? edge_run_image(model_, image, &found) : edge_run_audio(model_, std::get_if<edge_audio>(&given), &found));
   counts_.push_back(found.count);
-  for (int32_t i = 0; i < found.count; ++i) {
-    const edge_object& object = found.objects[i];
-    objects_.insert(objects_.end(), {static_cast<float>(object.number), object.score, object.left, object.top,
-                                     object.right, object.bottom});
-    for (int32_t point = 0; point < object.point_count; ++point) {
-      const edge_point& place = object.points[point];
-      points_.insert(points_.end(), {place.x, place.y, place.score});
-    }
-  }
+  for (int32_t i = 0; i < found.count; ++i) Keep(found.objects[i]);
   last_count_ = found.count;
 }
 
@@ -107,9 +126,17 @@ std::vector<uint8_t> RawSamples::Masks() const {
 
 void RawSamples::Write(const std::string& path, bool keep_input) const {
   NamedTensors tensors;
-  const int64_t total = static_cast<int64_t>(objects_.size()) / kObjectNumbers;
-  tensors.emplace_back("objects", TensorOf("float32", {total, kObjectNumbers}, objects_.data()));
+  const auto add = [&tensors](const char* name, const std::vector<float>& objects) {
+    const int64_t total = static_cast<int64_t>(objects.size()) / kObjectNumbers;
+    tensors.emplace_back(name, TensorOf("float32", {total, kObjectNumbers}, objects.data()));
+  };
+  add("objects", objects_);
   tensors.emplace_back("counts", TensorOf("int64", {count()}, counts_.data()));
+  if (second_ != nullptr) {
+    add("crops", crops_);
+    const int64_t boxes = static_cast<int64_t>(crop_counts_.size());
+    tensors.emplace_back("crop_counts", TensorOf("int64", {boxes}, crop_counts_.data()));
+  }
   const int64_t points = static_cast<int64_t>(points_.size()) / 3;
   if (points > 0) tensors.emplace_back("points", TensorOf("float32", {points, 3}, points_.data()));
   if (keep_input) {

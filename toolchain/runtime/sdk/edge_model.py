@@ -22,7 +22,6 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from concurrent.futures import Executor
-    from types import TracebackType
     from typing import Self
 
 ABI = 1
@@ -99,6 +98,8 @@ _Audio = _struct("size_t size; int32_t format, rate, channels; void* data; size_
 _Object = _struct(
     "int32_t number; float score, left, top, right, bottom; char* label; int32_t point_count; edge_point* points"
 )
+_Crop = _struct("void* box; int32_t count; void* objects; char* text")
+_Crops = _struct("size_t size; int32_t count; size_t crop_size, object_size; void* crops; int32_t boxes")
 _Mask = _struct("size_t size; int32_t left, top, width, height; void* data; size_t bytes, stride")
 
 
@@ -131,6 +132,14 @@ class Object(NamedTuple):
     right: float
     bottom: float
     points: tuple[tuple[float, ...], ...] = ()  # key points: x, y, and how sure it is that they can be seen
+
+
+class Crop(NamedTuple):
+    """A box in a picture, and what a second model found in that part of it, in pixels of the whole picture."""
+
+    box: Object
+    objects: list[Object]
+    text: str  # empty where the second release reads no text
 
 
 class Mask(NamedTuple):
@@ -252,7 +261,7 @@ class Model:
         options.executor = self._execute = _executor(workers.executor)  # called as long as the model is open
         options.own_threads = int(workers.own)
         name = os.fsencode(Path(release).expanduser())
-        self._call("edge_open", name, ctypes.byref(options), ctypes.byref(self._model))
+        self._check(self._functions.edge_open(name, ctypes.byref(options), ctypes.byref(self._model)))
 
     @property
     def inputs(self) -> dict[str, np.ndarray[Any, Any]]:
@@ -272,7 +281,7 @@ class Model:
             of_variant = shapes.setdefault(self._functions.edge_variant(self._model, number).decode(), {})
             for place in range(self._functions.edge_inputs(self._model)):
                 tensor = _Tensor(ctypes.sizeof(_Tensor), state=-1)
-                self._call("edge_variant_input", self._model, number, place, ctypes.byref(tensor))
+                self._call("edge_variant_input", number, place, ctypes.byref(tensor))
                 of_variant[tensor.name.decode()] = tuple(tensor.shape[: tensor.rank])
         return shapes
 
@@ -283,13 +292,8 @@ class Model:
         return str(self._functions.edge_variant(self._model, -1), "utf-8") if self._count_variants() else ""
 
     def select(self, variant: str) -> None:
-        """Select a variant by its name; `inputs` and `outputs` are its own then.
-
-        Raises:
-            EdgeError: There is none of this name.
-        """
-        self._opened()
-        self._call("edge_select", self._model, variant.encode())
+        """Select a variant by its name; `inputs` and `outputs` are its own then. An EdgeError if there is none."""
+        self._call("edge_select", variant.encode())
 
     @property
     def states(self) -> dict[str, str]:
@@ -338,7 +342,7 @@ class Model:
         if self._count_variants():
             self._select_for(inputs)
         self._write(inputs, self.inputs)
-        self._call("edge_run", self._model)
+        self._call("edge_run")
         return self.outputs()
 
     def step(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
@@ -354,31 +358,20 @@ class Model:
         """
         states = self.states
         self._write(inputs, {name: place for name, place in self.inputs.items() if name not in states})
-        self._call("edge_step", self._model)
+        self._call("edge_step")
         return {name: _cut(tensor) for name, tensor in self._tensors("output") if tensor.state < 0}
 
     def reset(self) -> None:
         """Make the state zeros, as it is at first."""
-        self._opened()
-        self._call("edge_reset", self._model)
+        self._call("edge_reset")
 
     def save_state(self, path: str | os.PathLike[str]) -> None:
-        """Write the state to a file, as a whole or not at all.
-
-        Raises:
-            EdgeError: The file cannot be written.
-        """
-        self._opened()
-        self._call("edge_state_save", self._model, os.fsencode(path))
+        """Write the state to a file, as a whole or not at all; an EdgeError if it cannot be written."""
+        self._call("edge_state_save", os.fsencode(path))
 
     def load_state(self, path: str | os.PathLike[str]) -> None:
-        """Take the state from a file that `save_state` of the same release has written.
-
-        Raises:
-            EdgeError: The file is damaged, or of another release; the state is as before.
-        """
-        self._opened()
-        self._call("edge_state_load", self._model, os.fsencode(path))
+        """Take the state from a file that `save_state` of the same release has written, or raise an EdgeError."""
+        self._call("edge_state_load", os.fsencode(path))
 
     def run_image(
         self,
@@ -389,8 +382,8 @@ class Model:
         """Find the objects of a picture by the steps of the release, the best first.
 
         Args:
-            pixels: The bytes of a JPEG or PNG file; or uint8, of any shape with a size, else (height, width, channels),
-                or (height, width) for gray.
+            pixels: The bytes of a JPEG or PNG file; or uint8: (height, width, channels), (height, width) for gray, or
+                any shape with a size.
             format: One of `FORMATS`.
             size: Width and height in pixels; nv12 and yuyv need it.
 
@@ -400,15 +393,29 @@ class Model:
             EdgeError: The picture or the release does not fit, the device cannot decode the file, or the model failed.
             ValueError: The array has another shape or type.
         """
-        self._opened()
-        if isinstance(pixels, bytes):
-            return self._run_image(_file(pixels))
-        array = np.ascontiguousarray(pixels)
-        if array.dtype != np.uint8 or format not in FORMATS:
-            raise ValueError(f"a picture is uint8 in a format of {', '.join(FORMATS)}, not {array.dtype} {format}")
-        width, height = size or _extent(array, format)
-        number = FORMATS.index(format) + 1
-        return self._run_image(_Image(ctypes.sizeof(_Image), number, width, height, array.ctypes.data, array.nbytes))
+        return self._find("edge_run_image", _picture(pixels, format, size))
+
+    def run_crops(
+        self,
+        second: Model,
+        pixels: bytes | np.ndarray[Any, Any],
+        format: str = "rgb",  # noqa: A002
+        size: tuple[int, int] | None = None,
+        most: int = 1000,
+    ) -> list[Crop]:
+        """Find boxes as `run_image` does, and run a second model on that part of the picture, for each of the best.
+
+        Raises:
+            EdgeError, ValueError: As of `run_image`; an EdgeError names the model that failed.
+        """
+        image, crops = _picture(pixels, format, size), _Crops(ctypes.sizeof(_Crops))
+        self._call("edge_run_crops", second._model, ctypes.byref(image), ctypes.c_int32(most), ctypes.byref(crops))
+
+        def read(count: int, objects: int) -> list[Object]:
+            return _Objects(ctypes.sizeof(_Objects), count, crops.object_size, objects).read()
+
+        parts = [_Crop.from_address(crops.crops + number * crops.crop_size) for number in range(crops.count)]
+        return [Crop(read(1, part.box)[0], read(part.count, part.objects), part.text.decode()) for part in parts]
 
     def mask(self, number: int) -> Mask:
         """Return the mask of an object of the last picture, by its number from 0, before the model runs again.
@@ -416,12 +423,11 @@ class Model:
         Raises:
             EdgeError: There is no such object, or the release has no masks.
         """
-        self._opened()
         mask = _Mask(ctypes.sizeof(_Mask))
-        self._call("edge_object_mask", self._model, number, ctypes.byref(mask))
+        self._call("edge_object_mask", number, ctypes.byref(mask))
         pixels = np.zeros((mask.height, mask.width), np.uint8)
         mask.data, mask.bytes = pixels.ctypes.data, pixels.nbytes
-        self._call("edge_object_mask", self._model, number, ctypes.byref(mask))
+        self._call("edge_object_mask", number, ctypes.byref(mask))
         return Mask(mask.left, mask.top, pixels)
 
     def decode_image(self, file: bytes) -> np.ndarray[Any, Any]:
@@ -430,17 +436,10 @@ class Model:
         Raises:
             EdgeError: It is damaged or of another kind, or the device has no library for it.
         """
-        self._opened()
         image, pixels = _file(file), _Image(ctypes.sizeof(_Image))
-        self._call("edge_decode_image", self._model, ctypes.byref(image), ctypes.byref(pixels))
+        self._call("edge_decode_image", ctypes.byref(image), ctypes.byref(pixels))
         copy = ctypes.string_at(pixels.data, pixels.bytes)
         return np.frombuffer(copy, np.uint8).reshape(pixels.height, pixels.width, 3)
-
-    def _run_image(self, image: Any) -> list[Object]:
-        found = _Objects(ctypes.sizeof(_Objects))
-        self._call("edge_run_image", self._model, ctypes.byref(image), ctypes.byref(found))
-        self.text = (found.text or b"").decode()
-        return found.read()
 
     def run_audio(self, sound: bytes | np.ndarray[Any, Any], rate: int = 0) -> Heard:
         """Find the classes or the text of a sound by the steps of the release.
@@ -453,54 +452,40 @@ class Model:
             EdgeError: The sound or the release does not fit, or the model failed.
             ValueError: The array has another shape or type, or no rate.
         """
-        self._opened()
-        if isinstance(sound, bytes):
-            array = np.frombuffer(sound, np.uint8)
-            audio = _Audio(ctypes.sizeof(_Audio), 1, 0, 0, array.ctypes.data, array.nbytes)
-        else:
-            array = np.ascontiguousarray(sound)
-            audio = _samples(array, rate)
-        found = _Objects(ctypes.sizeof(_Objects))
-        self._call("edge_run_audio", self._model, ctypes.byref(audio), ctypes.byref(found))
-        self.text = (found.text or b"").decode()
-        return Heard(found.read(), self.text)
+        objects = self._find("edge_run_audio", _sound(sound, rate))
+        return Heard(objects, self.text)
 
     def stream_audio(self, samples: np.ndarray[Any, Any], rate: int) -> list[Window]:
-        """Run the windows that the next samples of a stream complete, by the steps of the release.
-
-        Args:
-            samples: Any number of int16 or float32, of shape (samples,) or (samples, channels).
-            rate: Samples of a second.
+        """Run the windows that the next samples of a stream complete, any number of them, by the steps of the release.
 
         Raises:
             EdgeError: The samples or the release do not fit, and the stream is as it was; or the model failed.
-            ValueError: The array has another shape or type, or no rate.
+            ValueError: The array has another shape or type than for `run_audio`, or no rate.
         """
-        array = np.ascontiguousarray(samples)
-        return self._stream("edge_stream_audio", ctypes.byref(_samples(array, rate)))
+        return self._stream("edge_stream_audio", ctypes.byref(_sound(samples, rate)))
 
     def end_stream(self) -> list[Window]:
-        """End the stream: zeros follow samples that had no window so far. The next samples begin another one.
-
-        Raises:
-            EdgeError: The model failed.
-        """
+        """End the stream: zeros follow samples that had no window so far. The next samples begin another one."""
         return self._stream("edge_end_stream")
 
     def _stream(self, function: str, *audio: Any) -> list[Window]:
-        self._opened()
         windows: list[Window] = []
         take = _Take(lambda _, number, objects: windows.append(Window(number, objects.contents.read())))
-        self._call(function, self._model, *audio, take, None)
+        self._call(function, *audio, take, None)
         return windows
 
     def text_of(self, numbers: Sequence[int]) -> str:
         """Return the text of tokens, by their numbers in the vocabulary of the release; an EdgeError without one."""
-        self._opened()
         text = ctypes.c_char_p()
         array = (ctypes.c_int64 * len(numbers))(*numbers)
-        self._call("edge_text", self._model, array, ctypes.c_size_t(len(numbers)), ctypes.byref(text))
+        self._call("edge_text", array, ctypes.c_size_t(len(numbers)), ctypes.byref(text))
         return (text.value or b"").decode()
+
+    def _find(self, function: str, given: Any) -> list[Object]:
+        found = _Objects(ctypes.sizeof(_Objects))
+        self._call(function, ctypes.byref(given), ctypes.byref(found))
+        self.text = (found.text or b"").decode()
+        return found.read()
 
     def outputs(self) -> dict[str, np.ndarray[Any, Any]]:
         """Return the outputs of the last run, by name, as `run` does."""
@@ -514,9 +499,7 @@ class Model:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _write(self, inputs: Mapping[str, Any], places: Mapping[str, np.ndarray[Any, Any]]) -> None:
@@ -535,14 +518,13 @@ class Model:
 
     def _select_for(self, inputs: Mapping[str, Any]) -> None:
         """Select the variant with the shapes of arrays; `_write` refuses those of other names."""
-        self._opened()
         names = [name for name, _ in self._tensors("input")]
         given = [(number, np.shape(inputs[name])) for number, name in enumerate(names) if name in inputs]
         sizes = [(ctypes.c_int64 * len(shape))(*shape) for _, shape in given]  # alive until the call has ended
         pairs = zip(given, sizes, strict=True)
         shapes = (_Shape * len(given))(*(_Shape(number, len(shape), array) for (number, shape), array in pairs))
         try:
-            self._call("edge_set_shapes", self._model, len(given), shapes)
+            self._call("edge_set_shapes", len(given), shapes)
         except EdgeError as error:
             raise ValueError(str(error)) from error
 
@@ -551,9 +533,8 @@ class Model:
             raise EdgeError(2, "the model is closed")
 
     def _release(self) -> Any:
-        self._opened()
         release = _Release(ctypes.sizeof(_Release))
-        self._call("edge_release_of", self._model, ctypes.byref(release))
+        self._call("edge_release_of", ctypes.byref(release))
         return release
 
     def _tensors(self, kind: str) -> list[tuple[str, _Tensor]]:
@@ -561,22 +542,30 @@ class Model:
         tensors = []
         for number in range(getattr(self._functions, f"edge_{kind}s")(self._model)):
             tensor = _Tensor(ctypes.sizeof(_Tensor), state=-1)
-            self._call(f"edge_{kind}", self._model, number, ctypes.byref(tensor))
+            self._call(f"edge_{kind}", number, ctypes.byref(tensor))
             tensors.append((tensor.name.decode(), tensor))
         return tensors
 
     def _call(self, function: str, *arguments: Any) -> None:
-        code = getattr(self._functions, function)(*arguments)
+        self._opened()
+        self._check(getattr(self._functions, function)(self._model, *arguments))
+
+    def _check(self, code: int) -> None:
         if code != 0:
             raise EdgeError(code, self._functions.edge_error().decode(errors="replace"))
 
 
-def _samples(array: np.ndarray[Any, Any], rate: int) -> Any:
-    """Return a sound that is read from an array; it must stay until it was."""
+def _sound(sound: bytes | np.ndarray[Any, Any], rate: int) -> Any:
+    """Return a sound, which keeps its samples."""
+    is_file = isinstance(sound, bytes)
+    array = np.frombuffer(sound, np.uint8) if is_file else np.ascontiguousarray(sound)
     number, channels = SOUNDS.get(str(array.dtype), 0), array.shape[1] if array.ndim > 1 else 1
-    if not number or array.ndim not in {1, 2} or rate < 1:
+    if not is_file and (not number or array.ndim not in {1, 2} or rate < 1):
         raise ValueError(f"a sound of {array.dtype}{list(array.shape)} needs its rate, and int16 or float32")
-    return _Audio(ctypes.sizeof(_Audio), number, rate, channels, array.ctypes.data, array.nbytes)
+    kind = (1, 0, 0) if is_file else (number, rate, channels)
+    audio = _Audio(ctypes.sizeof(_Audio), *kind, array.ctypes.data, array.nbytes)
+    audio.samples = array
+    return audio
 
 
 def _file(contents: bytes) -> Any:
@@ -586,12 +575,19 @@ def _file(contents: bytes) -> Any:
     return _Image(ctypes.sizeof(_Image), number, 0, 0, data, len(contents))
 
 
-def _extent(array: np.ndarray[Any, Any], format: str) -> tuple[int, int]:  # noqa: A002
-    """Return the width and the height of a picture whose shape shows them."""
-    channels = _CHANNELS.get(format)
-    if channels is None or array.shape[2:] != channels or not array.shape[1:]:
+def _picture(pixels: bytes | np.ndarray[Any, Any], format: str, size: tuple[int, int] | None) -> Any:  # noqa: A002
+    """Return a picture, which keeps its pixels."""
+    if isinstance(pixels, bytes):
+        return _file(pixels)
+    array, channels = np.ascontiguousarray(pixels), _CHANNELS.get(format)
+    if array.dtype != np.uint8 or format not in FORMATS:
+        raise ValueError(f"a picture is uint8 in a format of {', '.join(FORMATS)}, not {array.dtype} {format}")
+    if size is None and (channels is None or array.shape[2:] != channels or not array.shape[1:]):
         raise ValueError(f"a picture in {format} of shape {list(array.shape)} needs its size")
-    return array.shape[1], array.shape[0]
+    width, height = size or array.shape[1::-1]
+    image = _Image(ctypes.sizeof(_Image), FORMATS.index(format) + 1, width, height, array.ctypes.data, array.nbytes)
+    image.pixels = array
+    return image
 
 
 def _cut(tensor: _Tensor) -> np.ndarray[Any, Any]:

@@ -141,6 +141,16 @@ def test_the_likely_fastest_comes_first():
     assert len({tuple(sorted(item.items())) for item in actual}) == len(actual) > 1
 
 
+def test_estimates_are_of_the_threads_that_will_run():
+    kind = board.load("rpi5").with_precision(float16=True)
+    assert [Cpu(kind, threads=threads).machine.cores for threads in (0, 1, 8)] == [4, 1, 4]
+    place = Activation(1, 512, 7, 7, 8, dtype="float16")
+    layer = to_json(Conv(place, place, (3, 3), padding=(1, 1, 1, 1)))
+    # Four cores would wait for Winograd's larger weights.
+    chosen = [Cpu(kind, threads=threads).templates.candidates(layer)[0]["template"] for threads in (1, 4)]
+    assert chosen == ["float16_winograd", "float16"]
+
+
 def test_variants_are_further_choices_for_a_tuner():
     listed, variants = TEMPLATES.candidates(CONV), TEMPLATES.variants(CONV)
     assert 0 < len(variants) <= 48 - len(listed)

@@ -81,6 +81,8 @@ def test_the_document():
         {"group": 2, "devices": 3, "done": 0, "failed": 1, "waiting": 1, "running": 0, "returning": 0, "returned": 1},
     ]
     assert (document["error_threshold"], document["success_threshold"], document["left_out"]) == ("1", 0.0, 3)
+    assert document["supported_until"] == ""
+    assert made(supported_until="2031-12-31").document()["supported_until"] == "2031-12-31"
     assert document["devices"][1] == {
         "name": "b",
         "host": "me@b",

@@ -33,38 +33,23 @@ static unsigned char* read_picture(const char* path, edge_image* image) {
   return pixels;
 }
 
-static int up(float value) { return (int)value + (value > (float)(int)value); }
-
-/* The part of a picture within a box, at least a pixel of it. No pixel is copied. */
-static edge_image crop(const edge_image* image, const edge_object* box) {
-  edge_image part = *image;
-  const int left = (int)box->left < image->width ? (int)box->left : image->width - 1;
-  const int top = (int)box->top < image->height ? (int)box->top : image->height - 1;
-  part.width = up(box->right) > left ? up(box->right) - left : 1;
-  part.height = up(box->bottom) > top ? up(box->bottom) - top : 1;
-  part.data = (const unsigned char*)image->data + (size_t)top * image->stride + (size_t)left * 3;
-  part.bytes = (size_t)(part.height - 1) * part.stride + (size_t)part.width * 3;
-  return part;
-}
-
 int main(int argc, char** argv) {
   if (argc != 4) return fprintf(stderr, "usage: crops DETECTOR CLASSIFIER PICTURE.ppm\n"), 2;
   edge_options options = EDGE_OPTIONS;
   options.threads = EDGE_ALL_CPUS;
   edge_model *detector, *classifier = NULL;
   edge_image picture = EDGE_IMAGE;
-  edge_objects found = EDGE_OBJECTS, classes = EDGE_OBJECTS;
+  edge_crops crops = EDGE_CROPS;
   if (edge_open(argv[1], &options, &detector)) return fail(argv[1]);
   if (edge_open(argv[2], &options, &classifier)) return fail(argv[2]);
   unsigned char* pixels = read_picture(argv[3], &picture);
   if (!pixels) return fprintf(stderr, "crops: %s is not a binary PPM\n", argv[3]), 1;
-  if (edge_run_image(detector, &picture, &found)) return fail("detector");
-  for (int32_t i = 0; i < found.count; ++i) {
-    const edge_object* box = (const edge_object*)((const char*)found.objects + (size_t)i * found.object_size);
-    const edge_image part = crop(&picture, box);
-    if (edge_run_image(classifier, &part, &classes)) return fail("classifier");
+  if (edge_run_crops(detector, classifier, &picture, 100, &crops)) return fail("the picture");
+  for (int32_t i = 0; i < crops.count; ++i) {
+    const edge_crop* crop = (const edge_crop*)((const char*)crops.crops + (size_t)i * crops.crop_size);
+    const edge_object* box = crop->box;
     printf("%.9g %.9g %.9g %.9g %s %.4f", box->left, box->top, box->right, box->bottom, box->label, box->score);
-    if (classes.count) printf(" %s %.4f", classes.objects->label, classes.objects->score);
+    if (crop->count) printf(" %s %.4f", crop->objects->label, crop->objects->score);
     printf("\n");
   }
   edge_close(classifier);

@@ -43,6 +43,7 @@ _SHARES = (1, 2, 4, 8)  # bands for each core
 
 _UNROLLED = 250  # multiply-adds of a row of the filter up to which LLVM unrolls the taps: then data is held for all
 _SPARE = 2  # registers for what is under way, where vectors are used element by element
+_WEIGHTS_AHEAD = 8  # registers for weights of float16 that are loaded ahead where each is used for one block
 _AHEAD = 4  # registers for pixels of plain float16 that are loaded ahead
 _CROWDED = 1.25  # times the registers: what may be held then
 _IN_ORDER_ROW = (
@@ -150,7 +151,7 @@ def _fits(plan: DirectPlan, machine: Machine) -> bool:
     if is_by_element(plan.layer):
         # LLVM loads weights of several channels ahead, and without a fused multiply-add it needs room for products.
         is_tall = blocks > columns < plan.layer.out.width
-        held = columns * blocks + blocks
+        held = columns * blocks + (_WEIGHTS_AHEAD if blocks == 1 and plan.layer.is_half else blocks)
         if machine.in_order and plan.layer.kernel[1] * columns * blocks * machine.lanes <= _UNROLLED:
             # Such a core waits for what is loaded late, so LLVM loads the pixels of all taps first.
             held += max(0, _reach(plan, columns) - columns - _SPARE)

@@ -26,6 +26,7 @@ Least = Callable[[Any, Any], Any]
 _ELEMENTS = 4  # lanes of float32 up to which a multiply-add with one element of a vector costs nothing more
 _FEW = 1024  # pixels
 _SIDE_BY_SIDE = 8  # blocks of a unit that still leave registers for columns
+_OF_ELEMENTS = 4  # those where each weight is multiplied by elements of vectors, which take registers as well
 _WASTE = 1.1  # times the blocks that are needed
 _LARGE = 4 << 20  # bytes of an image that are read from memory
 _NEAR = 64 << 10  # bytes of a band's data that stay in the second cache
@@ -224,10 +225,11 @@ def blocks_of_units(layer: Conv) -> list[int]:
         largest = _most_blocks(layer)
         return sorted({-(-largest // turns) for turns in range(1, largest + 1)})
     divisors = [count for count in range(1, blocks + 1) if blocks % count == 0]
-    if layer.groups > 1 or blocks <= _SIDE_BY_SIDE or any(1 < count <= _SIDE_BY_SIDE for count in divisors):
+    most = _OF_ELEMENTS if is_by_element(layer) else _SIDE_BY_SIDE
+    if layer.groups > 1 or blocks <= most or any(1 < count <= most for count in divisors):
         return divisors
     # With a number of blocks that is no divisor, the last unit wastes little.
-    nearly = (count for count in range(2, _SIDE_BY_SIDE + 1) if -(-blocks // count) * count <= _WASTE * blocks)
+    nearly = (count for count in range(2, most + 1) if -(-blocks // count) * count <= _WASTE * blocks)
     return sorted([*divisors, *nearly])
 
 

@@ -8,6 +8,7 @@ is rounded first.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -149,6 +150,28 @@ class _Writer(DirectWriter):
     def _add_to(self, halves: Buffer, tile: Tile) -> None:
         for number in range(self._plan.config.blocks * tile.tiles.columns):
             T.buffer_store(halves, halves[number] + tile.sums[number], [number])
+
+    def _pixels(self, tile: Tile, pixel: Any, packed: Any) -> None:
+        """Add what one row of the filter gives on plain data: pixels are elements of vectors, as weights pass by."""
+        layer, blocks, lanes = self._layer, self._plan.config.blocks, self._lanes
+        (_, width), (_, stride), (_, dilation) = layer.kernel, layer.strides, layer.dilation
+        users = {
+            tap: [(t, t * stride + tap * dilation) for t in itertools.compress(range(tile.tiles.columns), inside)]
+            for tap, inside in enumerate(tile.tiles.inside)
+        }
+        offsets = [offset for uses in users.values() for _, offset in uses]
+        begin = min(offsets)
+        vectors = [
+            T.Bind(self._data[emit.ramp(pixel + start, lanes)]) for start in range(begin, max(offsets) + 1, lanes)
+        ]
+        first = T.Bind(packed * (blocks * lanes))
+        for tap in range(width):
+            starts = [first + (tap * blocks + block) * lanes for block in range(blocks)]
+            weights = [T.Bind(self._weights[emit.ramp(start, lanes)]) for start in starts]
+            # Neighbouring products are added to different sums.
+            for t, offset in users[tap]:
+                vector, element = divmod(offset - begin, lanes)
+                self._multiply(tile, t, vectors[vector], weights, element)
 
     # --- results ---------------------------------------------------------------------------------------------------
 

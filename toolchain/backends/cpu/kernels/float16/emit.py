@@ -12,10 +12,10 @@ _ROUNDING = 3  # vector operations that load, round and store
 
 
 def rounded(data: Buffer, lanes: int) -> Buffer:
-    """Write the rounding of a plain tensor, and return the buffer with the result."""
+    """Write the rounding of a plain tensor, and return the buffer with the result; a vector lies behind it."""
     size = int(data.shape[0])
     vectors = size // lanes
-    result = emit.flat(T.alloc_buffer((size,), FLOAT16))
+    result = emit.flat(T.alloc_buffer((size + lanes,), FLOAT16))
     with emit.shared(vectors, _ROUNDING * vectors) as number:
         index = emit.ramp(number * lanes, lanes)
         T.buffer_store(result, emit.in_type(data[index], FLOAT16, lanes), [index])

@@ -1,8 +1,8 @@
-"""Winograd convolution in float16: as `winograd`, but transformed inputs, weights and short sums are float16.
+"""Winograd convolution in float16: as `winograd`, but inputs, weights, short sums and columns of sums are float16.
 
-Inputs are transformed in float16, times a power of two that keeps them within its range. Sums of a few products are in
-float16, those of some of these too, and the rest in float32, as is the transform of the products: what lies between the
-transforms is larger than the results, so that rounding shows more than in a direct convolution.
+Sums of a few products are in float16, those of some of these too, and the rest in float32, as is the last transform,
+that of rows. No step before it overflows where the data does not: inputs are divided by a power of two, since their
+transform enlarges them, and the weights of each output by one that bounds its sums and their transform of columns.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from toolchain.backends.cpu.kernels import direct, emit, winograd
 from toolchain.backends.cpu.kernels.emit import Argument
 from toolchain.backends.cpu.kernels.float16 import bounds
 from toolchain.backends.cpu.kernels.float16.emit import zeros_on_stack
+from toolchain.backends.cpu.kernels.winograd import algebra
 from toolchain.backends.cpu.kernels.winograd import plan as winograd_plan
 from toolchain.backends.cpu.kernels.winograd.plan import Config, WinogradPlan
 from toolchain.backends.cpu.layers import FLOAT16, Conv, Layer
@@ -28,9 +29,10 @@ __all__ = ["NAME", "Config", "configs", "covers", "kernel", "pack"]
 
 NAME = "float16_winograd"
 
-_CHAIN = 4  # blocks of input channels that are summed in registers
-_SUM = 16  # blocks whose sum is in float16
-# By the size of a tile: the power of two by which inputs are divided, since transforms enlarge them 4 and 20.25 times.
+_SUM = 16  # blocks of input channels whose sum is in float16
+# By the size of a tile: blocks that are summed in registers. Transforms of large tiles enlarge what rounding changes.
+_CHAIN = {2: _SUM, 4: 4}
+# By the size of a tile: the power of two by which inputs are divided, since transforms enlarge them 4 and 26.3 times.
 _POWERS = {2: 2, 4: 5}
 
 
@@ -48,9 +50,21 @@ def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -
     """Return weights [out, in, 3, 3] as the kernel reads them: those of `winograd`, then factors of outputs."""
     ordered = winograd.pack(layer, machine, config, weights)
     # [groups of blocks, components, channels in, blocks of a group, lanes]
-    firsts = range(0, ordered.shape[2], _SUM * machine.lanes)
-    sums = np.add.reduceat(np.abs(ordered), firsts, axis=2).max(axis=(1, 2))
-    return bounds.packed(ordered, bounds.powers(sums)[:, None, None], sums.size)
+    greatest = _greatest(ordered, machine.lanes, config.tile)
+    return bounds.packed(ordered, bounds.powers(greatest)[:, None, None], greatest.size)
+
+
+def _greatest(weights: NDArray[np.float32], lanes: int, tile: int) -> NDArray[np.float32]:
+    """Return the greatest number in float16 that data of at most 1 leads to, [groups of blocks, blocks, lanes]."""
+    side = tile + 2
+    gains = np.multiply.outer(algebra.input_gains(tile), algebra.input_gains(tile)) / 2 ** _POWERS[tile]
+    firsts = range(0, weights.shape[2], _SUM * lanes)
+    sums = np.add.reduceat(np.abs(weights), firsts, axis=2) * gains.reshape(-1, 1, 1, 1)
+    # What is summed in float32 is transformed in float16.
+    columns = sums.sum(axis=2).reshape(-1, side, side, *sums.shape[3:])
+    transformed = np.tensordot(algebra.output_gains(tile), columns, axes=(1, 2))  # [rows, groups, columns, ...]
+    greatest: NDArray[np.float32] = np.maximum(sums.max(axis=(1, 2)), transformed.max(axis=(0, 2))).astype(np.float32)
+    return greatest
 
 
 def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
@@ -76,37 +90,45 @@ class _Writer(winograd.WinogradWriter):
         return vector * emit.splat(2.0**-self._power, self._lanes, FLOAT16)
 
     def sums(self, count: int, add: Callable[[emit.Registers, Any, Any], None]) -> list[Any]:
-        lanes, blocks = self._lanes, self._layer.data.blocks
+        lanes, blocks, chain = self._lanes, self._layer.data.blocks, _CHAIN[self._tile]
         sums = emit.Registers(count, lanes, FLOAT16)
 
-        def chain(first: Any, end: Any) -> None:
+        def add_chain(first: Any, end: Any) -> None:
             for number in range(count):
                 sums[number] = emit.splat(0.0, lanes, FLOAT16)
             add(sums, first, end)
 
-        if blocks <= _CHAIN:
-            chain(0, blocks)
-            return [emit.in_type(sums[number], "float32", lanes) for number in range(count)]
-        halves = zeros_on_stack(count, lanes, FLOAT16)
+        if blocks <= chain:
+            add_chain(0, blocks)
+            return [sums[number] for number in range(count)]
+        if chain == _SUM:
+            return self._total(count, add_chain, sums)
+        halves = emit.on_stack(count, lanes, FLOAT16)
 
-        def chains(first: Any, end: Any) -> None:
-            with T.serial(0, T.Bind((end - first + _CHAIN - 1) // _CHAIN)) as number:
-                begin = T.Bind(first + number * _CHAIN)
-                chain(begin, T.Bind(tirx.min(begin + _CHAIN, end)))
+        def add_chains(first: Any, end: Any) -> None:
+            with T.serial(0, count) as index:
+                T.buffer_store(halves, emit.splat(0.0, lanes, FLOAT16), [index])
+            with T.serial(0, T.Bind((end - first + chain - 1) // chain)) as number:
+                begin = T.Bind(first + number * chain)
+                add_chain(begin, T.Bind(tirx.min(begin + chain, end)))
                 for index in range(count):
                     T.buffer_store(halves, halves[index] + sums[index], [index])
 
         if blocks <= _SUM:
-            chains(0, blocks)
-            return [emit.in_type(halves[number], "float32", lanes) for number in range(count)]
+            add_chains(0, blocks)
+            return [halves[number] for number in range(count)]
+        return self._total(count, add_chains, halves)
+
+    def _total(self, count: int, add: Callable[[Any, Any], None], halves: Any) -> list[Any]:
+        """Return sums over all blocks; `add` writes those over some of them in float16 to `halves`."""
+        lanes, blocks = self._lanes, self._layer.data.blocks
         totals = zeros_on_stack(count, lanes, "float32")
         with T.serial(0, -(-blocks // _SUM)) as number:
             first = T.Bind(number * _SUM)
-            chains(first, T.Bind(tirx.min(first + _SUM, blocks)))
-            with T.serial(0, count) as index:
+            add(first, T.Bind(tirx.min(first + _SUM, blocks)))
+            for index in range(count):
                 T.buffer_store(totals, totals[index] + emit.in_type(halves[index], "float32", lanes), [index])
-                T.buffer_store(halves, emit.splat(0.0, lanes, FLOAT16), [index])
-        return [totals[number] for number in range(count)]
+        return [emit.in_type(totals[number], FLOAT16, lanes) for number in range(count)]
 
     def finish(self, block: Any) -> Callable[[Any], Any]:
         lanes = self._lanes

@@ -22,7 +22,7 @@ from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 from toolchain.backends.cpu.kernels import emit
 from toolchain.backends.cpu.kernels.emit import Argument
 from toolchain.backends.cpu.kernels.int8 import emit as int8
-from toolchain.backends.cpu.kernels.int8 import pairs, windows
+from toolchain.backends.cpu.kernels.int8 import matrices, pairs, windows
 from toolchain.backends.cpu.kernels.int8.emit import GROUP
 from toolchain.backends.cpu.layers import Activation, Conv, Layer
 from toolchain.backends.cpu.machine import Machine
@@ -77,7 +77,11 @@ def configs(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
         config = Config(rows, columns, blocks)
         flat, rows_of_tile = _flatten(layer, config)
         is_even = layer.out.blocks % blocks == 0 and not (_is_pointwise(layer) and layer.out.height % rows)
-        registers = rows_of_tile * columns * blocks + blocks + (pairs.registers(machine) if machine.adds_pairs else 1)
+        if matrices.fits(layer, machine):
+            registers = matrices.registers(rows_of_tile, columns, blocks)
+        else:
+            operands = blocks + (pairs.registers(machine) if machine.adds_pairs else 1)
+            registers = rows_of_tile * columns * blocks + operands
         if is_even and columns <= flat.out.width and registers <= machine.registers:
             candidates.append((config, _estimate(layer, config, machine)))
     return sorted(candidates, key=lambda candidate: candidate[1])
@@ -85,6 +89,7 @@ def configs(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
 
 def _estimate(layer: Conv, config: Config, machine: Machine) -> float:
     quads, apart = _reads_quads(layer, machine), layer.strides[1] > 1 or is_matrix(layer)
+    by_matrices, tiles_of_images = matrices.fits(layer, machine), is_matrix(layer)
     layer, rows = _flatten(layer, config)
     steps = layer.kernel[0] * layer.kernel[1] * layer.data.blocks * layer.data.lanes // GROUP
     streamed = steps * config.blocks * machine.lanes * GROUP > machine.l1_bytes
@@ -99,6 +104,11 @@ def _estimate(layer: Conv, config: Config, machine: Machine) -> float:
         if machine.adds_pairs:
             pieces = columns if apart else sum(1 for _ in int8.pieces(columns, _QUAD))
             each = max(pairs.cost(machine, pixels, rows * pieces, config.blocks, unpaired=layer.unpaired), stream)
+        elif by_matrices:
+            couples = matrices.couples(rows, columns)
+            moves = (couples + columns % _QUAD) if quads else couples * (3 if tiles_of_images else 5)
+            each = (max(2 * couples * config.blocks, _LATENCY) + moves + _LOAD * 2 * config.blocks) / matrices.TOGETHER
+            each = max(each, stream)
         else:
             each = max(products, loads, _LATENCY, stream) + _LOAD * loads
         strip += count * (each * steps + products * finish + _TILE)
@@ -154,6 +164,9 @@ def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -
     outputs, inputs, height, width = weights.shape
     padded = np.zeros((layer.out.blocks * lanes, data.blocks * data.lanes, height, width), np.int8)
     padded[:outputs, :inputs] = weights
+    if matrices.fits(layer, machine):
+        by_couples = matrices.packed(padded, config.blocks)
+        return np.ascontiguousarray(by_couples).reshape(_packed_shape(layer, machine, config))
     halves = 2 if machine.adds_pairs else 1  # the first two channels of all lanes, then the other two
     split = padded.reshape(
         *(-1, config.blocks, lanes, data.blocks, data.lanes // GROUP, halves, GROUP // halves, height, width)
@@ -181,6 +194,7 @@ class _ByteConvWriter:
     def __init__(self, layer: Conv, machine: Machine, config: Config, buffers: Sequence[Any]) -> None:
         self._layer, self._rows = _flatten(layer, config)
         self._machine, self._config, self._reads_quads = machine, config, _reads_quads(layer, machine)
+        self._by_matrices = matrices.fits(layer, machine)
         self._data, self._weights, self._sums, self._scales, *rest, out = buffers
         self._offsets = rest.pop(0) if layer.offset else None
         self._windows: Any = None  # sums of the bytes of each window, if they are needed
@@ -224,12 +238,17 @@ class _ByteConvWriter:
         image, group, row, column = coordinates
         # Bias, zero of the data and offset of the weights are in the start of the sums: see `grids.sums`.
         sums = emit.Registers(blocks * count, lanes, "int32")
+        if self._by_matrices:
+            self._multiply(sums, (rows, columns), coordinates)
         for block in range(blocks):
             channels = emit.ramp((group * blocks + block) * lanes, lanes)
             start = T.Bind(self._sums[channels])
             for number, more in enumerate(self._offset(channels, (rows, columns), coordinates)):
-                sums[block * count + number] = start if more is None else start + more
-        self._reduce(sums, (rows, columns), coordinates)
+                begin = start if more is None else start + more
+                index = block * count + number
+                sums[index] = begin + sums[index] if self._by_matrices else begin
+        if not self._by_matrices:
+            self._reduce(sums, (rows, columns), coordinates)
         # The fraction of the biases that the integer sums cannot hold.
         above = T.Bind(emit.splat(self._parameters[1], lanes))
         for block in range(blocks):
@@ -257,6 +276,56 @@ class _ByteConvWriter:
         for number, value in enumerate(line):
             self._finish.store(value, (column + number, block, 0, 0), self._machine.lanes)
 
+    def _multiply(self, sums: emit.Registers, size: tuple[int, int], coordinates: emit.Coordinates) -> None:
+        """Write the products of all channels and taps, by matrices, to the sums of a tile."""
+        blocks, (height, width) = self._config.blocks, self._layer.kernel
+        count, lanes = 2 * blocks * matrices.couples(*size), self._machine.lanes
+        totals = emit.Registers(count, lanes, "int32")
+        for number in range(count):
+            totals[number] = emit.splat(0, lanes, "int32")
+        steps = self._layer.data.blocks // matrices.TOGETHER
+        with T.serial(0, steps) as step, T.serial(0, height) as tap, T.serial(0, width) as side:
+            pixel, line = self._place(coordinates, (step, tap, side), matrices.TOGETHER)
+            first, wide = T.Bind(line * (lanes * GROUP)), lanes * GROUP
+            couples = list(self._couples(size, pixel))
+
+            def weight_of(half: int, first: Any = first, wide: int = wide) -> Any:
+                return T.Bind(self._weights[emit.ramp(first + half * wide, wide)])
+
+            matrices.add(totals, couples, 2 * blocks, weight_of)
+        for block in range(blocks):
+            for number, total in enumerate(matrices.sums_of(totals, block, size)):
+                sums[block * size[0] * size[1] + number] = total
+
+    def _couples(self, size: tuple[int, int], pixel: Any) -> Iterator[Any]:
+        """Yield eight channels of each two pixels of a tile."""
+        data, (down, across) = (self._images or self._layer).data, self._layer.strides
+        apart = across if self._images is None else data.held or data.blocks
+
+        def load(block: int, below: int, right: int, count: int) -> Any:
+            offset = pixel + block * matrices.distance(data)
+            offset += (below * down * data.width + right * apart) * data.lanes
+            fours = emit.wide("int32", count)
+            return T.Bind(tirx.reinterpret(fours, self._data[emit.ramp(offset, count * GROUP)]))
+
+        together = matrices.distance(data) == data.lanes
+        return matrices.pixels(size, load, reads_quads=self._reads_quads, side_by_side=together)
+
+    def _place(self, coordinates: emit.Coordinates, step: tuple[Any, Any, Any], together: int = 1) -> tuple[Any, Any]:
+        """Return where the first pixel of a tile and its weights lie, of so many blocks of channels, at one tap."""
+        layer, data = self._layer, self._layer.data
+        (height, width), (image, group, row, column) = layer.kernel, coordinates
+        (down, across), (reach, spread), (number, tap, side) = layer.strides, layer.dilation, step
+        source = number * together
+        if self._images is None:
+            place = (image, source, row * down + tap * reach, column * across + side * spread)
+            pixel = T.Bind(emit.offset(data, *place))
+        else:
+            pixel = T.Bind(emit.offset(self._images.data, column, source, 0, 0))
+        vectors = together * data.lanes // GROUP * self._config.blocks
+        line = (((group * (data.blocks // together) + number) * height + tap) * width + side) * vectors
+        return pixel, T.Bind(line)
+
     def _reduce(self, sums: emit.Registers, size: tuple[int, int], coordinates: emit.Coordinates) -> None:
         """Add the products of all channels and taps to the sums of a tile."""
         blocks, (height, width) = self._layer.data.blocks, self._layer.kernel
@@ -270,17 +339,10 @@ class _ByteConvWriter:
         self, sums: emit.Registers, size: tuple[int, int], coordinates: emit.Coordinates, step: tuple[Any, Any, Any]
     ) -> None:
         """Add the products of one block of channels (the first of `step`) at one tap (the others)."""
-        layer, blocks, data = self._layer, self._config.blocks, self._layer.data
-        (height, width), fours, (image, group, row, column) = layer.kernel, data.lanes // GROUP, coordinates
-        (down, across), (reach, spread), (source, tap, side) = layer.strides, layer.dilation, step
+        layer, blocks = self._layer, self._config.blocks
         wide, count = self._machine.lanes * GROUP, size[0] * size[1]
-        source_pixel = (image, source, row * down + tap * reach, column * across + side * spread)
-        if self._images is None:
-            pixel = T.Bind(emit.offset(data, *source_pixel))
-        else:
-            pixel = T.Bind(emit.offset(self._images.data, column, source, 0, 0))
-        line = T.Bind((((group * data.blocks + source) * height + tap) * width + side) * fours * blocks)
-        for four in range(fours):
+        pixel, line = self._place(coordinates, step)
+        for four in range(layer.data.lanes // GROUP):
             first = line + four * blocks
             weights = [T.Bind(self._weights[emit.ramp((first + block) * wide, wide)]) for block in range(blocks)]
             if self._machine.adds_pairs:

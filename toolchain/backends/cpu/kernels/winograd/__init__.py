@@ -110,7 +110,7 @@ class WinogradWriter:
     """Writes one kernel.
 
     Attributes:
-        dtype: Type of the transformed inputs; products and results are transformed in float32.
+        dtype: Type of what is transformed, and of its products; rows of products are transformed in float32.
     """
 
     dtype = "float32"
@@ -133,11 +133,8 @@ class WinogradWriter:
     def _write_fused(self) -> None:
         plan = self._plan
         with emit.shared(plan.chunks, self._cost) as chunk:
-            inputs = [(size, self.dtype) for size in (plan.transformed_size, plan.columns_size)]
-            sums = plan.halves_size, plan.products_size
-            transformed, columns, halves, products, *self._more = spaces(
-                self._lanes, *inputs, *sums, *self.more_sizes()
-            )
+            sizes = plan.transformed_size, plan.columns_size, plan.halves_size, plan.products_size
+            transformed, columns, halves, products, *self._more = self._spaces(*sizes, *self.more_sizes())
             with T.serial(0, self._layer.data.blocks) as block:
                 self._transform_inputs(chunk, block, transformed, 0, columns)
             with T.serial(0, plan.groups) as group:
@@ -147,17 +144,20 @@ class WinogradWriter:
         plan, blocks, shares = self._plan, self._layer.data.blocks, self._plan.shares(self._cores)
         size = plan.transformed_size
         # All inputs are transformed before any product: the cores meet once in between.
-        (transformed,) = spaces(self._lanes, (plan.chunks * size, self.dtype))
+        (transformed,) = self._spaces(plan.chunks * size)
         with T.parallel(0, plan.chunks * shares) as work:
-            (columns,) = spaces(self._lanes, (plan.columns_size, self.dtype))
+            (columns,) = self._spaces(plan.columns_size)
             chunk, share = T.Bind(work // shares), T.Bind(work % shares)
             with T.serial(T.Bind(share * blocks // shares), T.Bind((share + 1) * blocks // shares)) as block:
                 self._transform_inputs(chunk, block, transformed, T.Bind(chunk * size), columns)
         with T.parallel(0, plan.chunks * plan.groups) as work:
-            sums = plan.halves_size, plan.products_size
-            halves, products, *self._more = spaces(self._lanes, *sums, *self.more_sizes())
+            sizes = plan.halves_size, plan.products_size
+            halves, products, *self._more = self._spaces(*sizes, *self.more_sizes())
             chunk, group = T.Bind(work % plan.chunks), T.Bind(work // plan.chunks)
             self._group(chunk, group, transformed, T.Bind(chunk * size), halves, products)
+
+    def _spaces(self, *sizes: int) -> list[Space]:
+        return spaces(self._lanes, self.dtype, *sizes)
 
     def _ramp(self, base: Any) -> Any:
         return emit.ramp(base, self._lanes)
@@ -373,7 +373,7 @@ class WinogradWriter:
         # Columns of the last tile of a row that are inside the result.
         last = self._layer.out.width - (plan.across - 1) * tile
         vectors = [halves.vector(start + column * plan.output_line) for column in range(plan.side)]
-        results = algebra.outputs(vectors, lanes)
+        results = algebra.outputs([T.Bind(emit.in_type(vector, "float32", lanes)) for vector in vectors], lanes)
         finish = self.finish(block)
 
         def store(columns: range) -> None:

@@ -105,7 +105,7 @@ def outputs(m: Sequence[Any], lanes: int) -> list[Any]:
     """Write the transform of one row or column of m + 2 products to m results."""
 
     def c(number: float) -> Any:
-        return emit.splat(number, lanes)
+        return emit.splat(number, lanes, emit.element_type(m[0]))
 
     inner, inner_odd = T.Bind(m[1] + m[2]), T.Bind(m[1] - m[2])
     if len(m) == 4:  # noqa: PLR2004 - F(2x2)
@@ -118,3 +118,22 @@ def outputs(m: Sequence[Any], lanes: int) -> list[Any]:
         m[5] + c(POINT / 2) * (inner_odd + c(8) * outer_odd),
     )
     return [T.Bind(value) for value in rows]
+
+
+def input_gains(tile: int) -> NDArray[np.float64]:
+    """Return how much larger than its inputs each component of a transformed row or column may be."""
+    return np.array({2: [2, 2, 2, 2], 4: [4.5, *[3 + 3 * POINT] * 2, *[1.5 + 3 * POINT] * 2, 4.5]}[tile])
+
+
+def output_gains(tile: int) -> NDArray[np.float64]:
+    """Return the magnitudes of the transform of products, [results, components] of a row or column."""
+    if tile == 2:  # noqa: PLR2004 - F(2x2)
+        return np.array([[1, 1, 1, 0], [0, 1, 1, 1]])
+    return np.array(
+        [
+            [1, 1, 1, 1, 1, 0],
+            [0, POINT, POINT, 2 * POINT, 2 * POINT, 0],
+            [0, 0.5, 0.5, 2, 2, 0],
+            [0, POINT / 2, POINT / 2, 4 * POINT, 4 * POINT, 1],
+        ]
+    )

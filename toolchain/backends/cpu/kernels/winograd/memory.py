@@ -38,19 +38,15 @@ class Space:
         T.buffer_store(self.buffer, value, [emit.ramp(self.start + offset, self.lanes)])
 
 
-def spaces(lanes: int, *sizes: int | tuple[int, str]) -> list[Space]:
-    """Allocate memory for so many elements each: of float32, or of the type that is named with them.
+def spaces(lanes: int, dtype: str, *sizes: int) -> list[Space]:
+    """Allocate memory for so many elements each, of a type.
 
     TVM works out which elements of a buffer are used, for a second or more, and lets buffers share memory that are not
     used at the same time. It does not look through a view: so that is used, and only once in each scope, which is the
     function or the body of a parallel loop. A loop of one iteration is no scope.
     """
-    parts = [(size, "float32") if isinstance(size, int) else size for size in sizes]
-    lines = [-(-size * _BYTES[dtype] // emit.LINE) for size, dtype in parts]
-    starts = [0, *(line * emit.LINE for line in itertools.accumulate(lines))]
-    dtypes = sorted({dtype for _, dtype in parts})  # TVM takes the type of the only view for that of the memory
-    memory = T.alloc_buffer((starts[-1] // _BYTES[dtypes[-1]],), dtypes[-1]).data
-    views = {dtype: T.decl_buffer((starts[-1] // _BYTES[dtype],), dtype, data=memory) for dtype in dtypes}
-    return [
-        Space(views[dtype], start // _BYTES[dtype], lanes) for (_, dtype), start in zip(parts, starts, strict=False)
-    ]
+    of_line = emit.LINE // _BYTES[dtype]
+    starts = [0, *itertools.accumulate(-(-size // of_line) * of_line for size in sizes)]
+    memory = T.alloc_buffer((starts[-1],), dtype).data
+    view = T.decl_buffer((starts[-1],), dtype, data=memory)
+    return [Space(view, start, lanes) for start in starts[:-1]]

@@ -16,6 +16,7 @@ STRIP = 8
 
 _BY_ELEMENT = 4  # lanes of the machines that multiply by one element of a vector; others load it into all lanes
 _BLOCKS = (1, 2, 3, 4, 5, 6, 7)  # of a group
+_WEIGHTS_AHEAD = 8
 _MOST_TILES = 28  # whose sums 32 registers hold, beside operands
 _MOST_PASSES = 8  # through a group's weights
 _MOST_BYTES = 8 * 1024**2  # of all transformed inputs
@@ -193,7 +194,9 @@ def configs(layer: Conv, machine: Machine, *, compact: bool = False) -> list[tup
 
 def _fits(config: Config, layer: Conv, machine: Machine) -> bool:
     plan = WinogradPlan(layer, machine.lanes, config)
-    operands = config.blocks + (config.tiles + 2 if plan.by_element else 1)
+    # LLVM loads weights of float16 ahead where each is used for one block alone.
+    weights = _WEIGHTS_AHEAD if config.blocks == 1 and layer.is_half else config.blocks
+    operands = weights + (config.tiles + 2 if plan.by_element else 1)
     registers = config.tiles * config.blocks + operands
     if registers > machine.registers or plan.chunk >= plan.all_tiles + config.tiles:
         return False
@@ -263,8 +266,8 @@ def _transform(plan: WinogradPlan) -> float:
 def _finish(plan: WinogradPlan) -> float:
     """Return the cost of making one tile of results of one block of its products, for all blocks of a group."""
     side, tile, layer = plan.side, plan.config.tile, plan.layer
-    operations = {2: 3, 4: 12}[tile] * (side + tile) + (1 + len(layer.epilogue)) * tile**2
+    vectors = 2 if layer.is_half else 1  # rows are transformed in float32, which takes two vectors for one of float16
+    operations = {2: 3, 4: 12}[tile] * (side + vectors * tile) + (vectors + len(layer.epilogue)) * tile**2
     reads = sum(op.other is not None for op in layer.epilogue)
-    moves = side**2 + 2 * side * tile + (1 + reads) * tile**2
-    # Products are transformed in float32, which takes two vectors for one of float16.
-    return plan.config.blocks * (operations + _MOVE_OUTPUT * moves) * (2 if layer.is_half else 1)
+    moves = side**2 + (1 + vectors) * side * tile + (1 + reads) * tile**2
+    return plan.config.blocks * (operations + _MOVE_OUTPUT * moves)

@@ -240,6 +240,7 @@ class _RowWriter:
         with emit.shared(plan.chunks, _cost(plan, self._machine) * self._machine.cores) as work:
             inputs, edge, products = spaces(
                 self._lanes,
+                "float32",
                 components * plan.input_line,
                 components * self._lanes,
                 components * plan.output_line,

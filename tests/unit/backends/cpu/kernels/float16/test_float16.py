@@ -29,10 +29,11 @@ def conv(inputs, outputs, kernel=(1, 1), lanes=LANES, size=(5, 7), **more):
     return in_float16(Conv(image(inputs, *size, lanes), image(outputs, *out), kernel, padding=padding, **more))
 
 
-def computed(layer, choice):
+def computed(layer, choice, data=None, scale=1.0):
     """Return what a kernel of a convolution computes, and what is right."""
-    data = random((1, layer.data.channels, layer.data.height, layer.data.width))
-    weights = random(layer.weights_shape, 1) * np.float32(np.prod(layer.weights_shape[1:]) ** -0.5)
+    if data is None:
+        data = random((1, layer.data.channels, layer.data.height, layer.data.width))
+    weights = random(layer.weights_shape, 1) * np.float32(scale * np.prod(layer.weights_shape[1:]) ** -0.5)
     bias, others = random(layer.out.channels, 2), []
     arrays = [blocked(data, layer.data).astype(layer.data.dtype), kernels.pack(layer, MACHINE, choice, weights)]
     if layer.bias:
@@ -76,17 +77,36 @@ def test_a_convolution(name):
     assert 1e-5 < difference(actual, right) < 4e-3
 
 
-@pytest.mark.parametrize(("inputs", "tile", "fused"), [(24, 4, 1), (136, 2, 0)])
-def test_winograd(inputs, tile, fused):
-    layer = conv(inputs, 16, (3, 3), size=(9, 7), bias=True, epilogue=RELU)
-    chosen = next(
+def winograd(layer, tile, fused):
+    return next(
         candidate.choice
         for candidate in kernels.variants(layer, MACHINE) + kernels.candidates(layer, MACHINE)
         if candidate.choice.template == "float16_winograd"
         and (candidate.choice.config.tile, candidate.choice.config.fused) == (tile, fused)
     )
-    actual, right = computed(layer, chosen)
+
+
+@pytest.mark.parametrize(("inputs", "tile", "fused"), [(24, 4, 1), (136, 2, 0)])
+def test_winograd(inputs, tile, fused):
+    layer = conv(inputs, 16, (3, 3), size=(9, 7), bias=True, epilogue=RELU)
+    actual, right = computed(layer, winograd(layer, tile, fused))
     assert 1e-5 < difference(actual, right) < 2e-2
+
+
+@pytest.mark.parametrize(("inputs", "tile", "fused"), [(24, 4, 1), (24, 2, 1), (136, 4, 0), (136, 2, 0)])
+def test_winograd_stays_finite_wherever_the_result_does(inputs, tile, fused):
+    layer = conv(inputs, 16, (3, 3), size=(9, 7))
+    signs = np.sign(random((1, inputs, 9, 7), 4))
+    actual, right = computed(layer, winograd(layer, tile, fused), 6e4 * signs, scale=0.15)
+    assert 1e4 < np.abs(right).max() < 6e4
+    assert difference(actual, right) < 2e-2
+
+
+def test_winograd_is_as_exact_with_small_numbers():
+    layer = conv(64, 16, (3, 3), size=(9, 7))
+    choice, data = winograd(layer, 4, 1), random((1, 64, 9, 7), 4)
+    small, usual = (difference(*computed(layer, choice, data * np.float32(factor))) for factor in (0.05, 1.0))
+    assert small < 2 * usual
 
 
 def test_sums_stay_finite_wherever_the_result_does():

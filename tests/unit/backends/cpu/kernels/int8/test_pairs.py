@@ -24,6 +24,8 @@ CASES = {
     "1x1 with tails of channels": ((1, 20, 5, 6), 37, (1, 1), {"epilogue": RESIDUAL}),
     "1x1 of many pixels": ((23, 32, 1, 1), 48, (1, 1), {"epilogue": RESIDUAL}),
     "3x3": ((1, 32, 9, 11), 32, (3, 3), {"padding": (1,) * 4, "epilogue": RESIDUAL}),
+    "1x1 of odd columns": ((1, 24, 3, 7), 20, (1, 1), {}),
+    "3x3 with steps": ((1, 16, 11, 9), 24, (3, 3), {"padding": (1,) * 4, "strides": (2, 2)}),
     "three channels": ((1, 3, 30, 22), 32, (7, 7), {"padding": (3,) * 4, "strides": (2, 2), "few": True}),
 }
 
@@ -50,7 +52,7 @@ def test_a_layer(core, case, offset, tmp_path):
 
 
 @pytest.mark.parametrize("share", [0.2, 0.5, 1.0])
-@pytest.mark.parametrize("core", PAIRED)
+@pytest.mark.parametrize("core", [*PAIRED, "cortex-a720"])
 def test_tiles_that_cost_more(core, share, tmp_path):
     layer = int8.signed(conv((1, 24, 5, 7), 32, (1, 1), 4))
     listed = [config for config, _ in template.configs(layer, machine(CORES[core]))]
@@ -103,13 +105,15 @@ def test_the_inner_loop_adds_pairs_without_spills(core, kernel, unpaired):
     assert length <= (3 if unpaired else 4.8) * len(re.findall("sadalp|vpadal", max(loops, key=len)))
 
 
-def test_the_inner_loop_of_a_core_with_dot_products_has_no_spills():
-    target = CORES["cortex-a76"]
+@pytest.mark.parametrize("kernel", [1, 3])
+@pytest.mark.parametrize(("core", "instruction"), [("cortex-a76", "sdot"), ("cortex-a720", "smmla")])
+def test_the_inner_loop_of_a_core_with_dot_products_has_no_spills(core, instruction, kernel):
+    target = CORES[core]
     processor = machine(target)
-    layer = int8.signed(conv((1, 64, 28, 28), 64, (3, 3), 4, padding=(1,) * 4, epilogue=RESIDUAL))
+    layer = int8.signed(conv((1, 64, 28, 28), 64, (kernel, kernel), 4, padding=(kernel // 2,) * 4, epilogue=RESIDUAL))
     config = template.configs(layer, processor)[0][0]
     text = assembly(template.kernel(layer, processor, config), target)
-    assert text.count("sdot") >= config.rows * config.columns * config.blocks
+    assert text.count(instruction) >= config.rows * config.columns * config.blocks
     assert "Spill" not in text
 
 
