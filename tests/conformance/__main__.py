@@ -25,8 +25,8 @@ def main() -> int:
     if options.write:
         write(options.write)
         return 0
-    named = {Path(shlex.split(text)[0]).name: run.program(shlex.split(text)) for text in options.client}
-    clients = named or run.OURS
+    programs = {Path(shlex.split(text)[0]).name: run.program(shlex.split(text)) for text in options.client}
+    clients = programs or run.OURS
     with tempfile.TemporaryDirectory() as folder:
         results = [
             (case, {title: run.result(client, case, setting, title) for title, client in clients.items()})
@@ -34,7 +34,10 @@ def main() -> int:
         ]
     print("\n".join(run.table(results)))  # noqa: T201 - its output
     wrong = [
-        title for case, row in results for title, found in row.items() if not (found.ok or run.is_excused(title, case))
+        title
+        for case, row in results
+        for title, result in row.items()
+        if not (result.ok or run.is_excused(title, case))
     ]
     return int(bool(wrong))
 

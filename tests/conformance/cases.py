@@ -37,18 +37,18 @@ class Setting:
     trust: Path = field(init=False)
 
     def __post_init__(self) -> None:
-        made = signers.signed(self.base, self.folder / "signed", [self.alice], sequence=5)
-        object.__setattr__(self, "release", signers.released(made, self.folder))
+        release = signers.signed(self.base, self.folder / "signed", [self.alice], sequence=5)
+        object.__setattr__(self, "release", signers.released(release, self.folder))
         object.__setattr__(self, "trust", signers.trusting(self.folder / "trust", [self.alice]))
 
     @property
     def statement(self) -> bytes:
         return (self.release / SIGNED).read_bytes().partition(b"-----")[0]
 
-    def sign(self, *parts: tuple[Pair, bytes], statement: bytes = b"") -> None:
+    def sign(self, *signatures: tuple[Pair, bytes], statement: bytes = b"") -> None:
         """Replace the statement and its signatures; each part is a signer and what that has signed."""
         text = statement or self.statement
-        rows = [signers.signature(signer, message or text) for signer, message in parts]
+        rows = [signers.signature(signer, message or text) for signer, message in signatures]
         (self.release / SIGNED).write_bytes(text + b"".join(rows))
 
     def state(self, **changes: object) -> None:
@@ -121,8 +121,8 @@ def _duplicate_key(it: Setting) -> None:
 
 def _other_release(it: Setting) -> None:
     other = bundles.reweighted(it.base, it.folder / "other", seed=9)
-    made = signers.signed(other, it.folder / "other-signed", [it.alice], sequence=5)
-    text = made.statement.read_bytes() if made.statement else b""
+    release = signers.signed(other, it.folder / "other-signed", [it.alice], sequence=5)
+    text = release.statement.read_bytes() if release.statement else b""
     it.sign((it.alice, text), statement=text)
 
 

@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _verified(release: Path, trust: Path) -> dict[str, str]:
     statement, _, rest = _document(release / "release.signed").partition(_ARMOUR)
-    signatures = [_ARMOUR + part for part in rest.split(_ARMOUR)]
+    signatures = [_ARMOUR + block for block in rest.split(_ARMOUR)]
     if not any(_holds(statement, signature, trust) for signature in signatures):
         raise RefusedError("no trusted signature")
     description = _document(release / "oci.json")
@@ -74,13 +74,13 @@ def _holds(statement: bytes, signature: bytes, trust: Path) -> bool:
         file.write(signature)
         file.flush()
         trusted, revoked = trust / "trusted", trust / "revoked"
-        found = ["ssh-keygen", "-Y", "find-principals", "-f", trusted, "-s", file.name]
-        names = subprocess.run(found, capture_output=True, text=True, check=False).stdout.split()
+        search = ["ssh-keygen", "-Y", "find-principals", "-f", trusted, "-s", file.name]
+        names = subprocess.run(search, capture_output=True, text=True, check=False).stdout.split()
         if not names:
             return False
-        words = ["ssh-keygen", "-Y", "verify", "-f", trusted, "-I", names[0], "-n", "edge-release", "-s", file.name]
-        words += ["-r", revoked] if revoked.exists() else []
-        return subprocess.run(words, input=statement, capture_output=True, check=False).returncode == 0
+        command = ["ssh-keygen", "-Y", "verify", "-f", trusted, "-I", names[0], "-n", "edge-release", "-s", file.name]
+        command += ["-r", revoked] if revoked.exists() else []
+        return subprocess.run(command, input=statement, capture_output=True, check=False).returncode == 0
 
 
 if __name__ == "__main__":

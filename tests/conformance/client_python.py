@@ -59,10 +59,10 @@ def _as_bundle(release: Path, folder: Path) -> Bundle:
         shutil.copyfile(path, folder / name)
     (folder / bundle.STATEMENT).write_bytes(statement)
     (folder / bundle.SIGNATURES).write_bytes(mark + signatures)
-    found = bundle.load(folder, str(release))
+    package = bundle.load(folder, str(release))
     if files.read_limited(release / "oci.json") != bundle.oci_manifest(manifest):
         raise VerificationError("oci.json is not that of the manifest")
-    return found
+    return package
 
 
 def _approve(release: Bundle, folder: Path) -> None:
@@ -71,12 +71,12 @@ def _approve(release: Bundle, folder: Path) -> None:
     required = trust.Requirement(
         board.read_text().strip() if board.exists() else "", int(floor.read_text()) if floor.exists() else 0
     )
-    known = trust.Trust.read(
+    trusted = trust.Trust.read(
         folder / "trusted",
         revoked if revoked.exists() else None,
         int(threshold.read_text()) if threshold.exists() else 1,
     )
-    trust.approve(release, known, required)
+    trust.approve(release, trusted, required)
 
 
 if __name__ == "__main__":

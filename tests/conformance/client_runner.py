@@ -28,11 +28,11 @@ def runner() -> str:
 
 def main(argv: Sequence[str]) -> int:
     options = arguments.parse(argv)
-    words = [runner(), "--verify", str(options.release), "--trust", str(options.trust)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        sys.stderr.write(done.stderr)
-        return done.returncode
+    command = [runner(), "--verify", str(options.release), "--trust", str(options.trust)]
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    if completed.returncode != 0:
+        sys.stderr.write(completed.stderr)
+        return completed.returncode
     document = json.loads((options.release / "oci.json").read_bytes())
     rows = {layer["annotations"]["org.opencontainers.image.title"]: layer["digest"] for layer in document["layers"]}
     if options.command == "list":

@@ -31,12 +31,12 @@ def _here(main: Callable[[Sequence[str]], int]) -> Client:
     return call
 
 
-def program(words: Sequence[str]) -> Client:
+def program(command: Sequence[str]) -> Client:
     """Return a client that is a program."""
 
     def call(argv: Sequence[str]) -> tuple[int, str]:
-        done = subprocess.run([*words, *argv], capture_output=True, text=True, check=False, timeout=_CLIENT_S)
-        return done.returncode, done.stdout
+        completed = subprocess.run([*command, *argv], capture_output=True, text=True, check=False, timeout=_CLIENT_S)
+        return completed.returncode, completed.stdout
 
     return call
 
@@ -65,8 +65,8 @@ def result(client: Client, case: Case, setting: Setting, title: str) -> Result:
         return Result("differs from command to command", ok=False)
     (is_accepted,) = accepted
     if not is_accepted:
-        left = [path.name for path in target.parent.iterdir()]
-        return Result("left files", ok=False) if left else Result("refused", ok=not case.accepted)
+        remaining = [path.name for path in target.parent.iterdir()]
+        return Result("left files", ok=False) if remaining else Result("refused", ok=not case.accepted)
     if fault := _fault(target, listing):
         return Result(fault, ok=False)
     shutil.rmtree(target)
@@ -78,8 +78,8 @@ def _fault(target: Path, listing: str) -> str:
     rows = dict(reversed(line.split("  ", 1)) for line in listing.splitlines())
     if sorted(rows) != list(rows):
         return "lists files in another order"
-    found = {path.name: files.sha256_file(path) for path in target.iterdir()}
-    return "" if rows.items() <= found.items() and rows else "installs other files than it lists"
+    digests = {path.name: files.sha256_file(path) for path in target.iterdir()}
+    return "" if rows.items() <= digests.items() and rows else "installs other files than it lists"
 
 
 def is_excused(title: str, case: Case) -> bool:
@@ -97,7 +97,7 @@ def table(results: Sequence[tuple[Case, Mapping[str, Result]]]) -> Iterator[str]
         yield f"| {case.name} | {'accepted' if case.accepted else 'refused'} | {' | '.join(cells)} |"
 
 
-def _cell(title: str, case: Case, found: Result) -> str:
-    if found.ok:
-        return found.text
-    return "not its task" if is_excused(title, case) else found.text.upper()
+def _cell(title: str, case: Case, result: Result) -> str:
+    if result.ok:
+        return result.text
+    return "not its task" if is_excused(title, case) else result.text.upper()

@@ -78,8 +78,8 @@ def bundles(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(cross.NDK_VARIABLE, raising=False)
         for name in BOARDS:
-            seen = toolchain("build", "mlp", "--board", name, "--toolchain", "host", "-o", folder / name)
-            assert seen.code == 0, seen.err
+            outcome = toolchain("build", "mlp", "--board", name, "--toolchain", "host", "-o", folder / name)
+            assert outcome.code == 0, outcome.err
     return {name: folder / name for name in BOARDS}
 
 
@@ -123,15 +123,15 @@ def test_a_networks_library_has_androids_shape(bundles, name):
 def test_what_is_compiled_has_androids_shape(programs, name):
     shape = Shape.of(programs[name].path)
     assert (shape.machine, shape.pages, shape.relro, shape.bound_now) == ("EM_AARCH64", {16384}, True, True)
-    assert not any(one.startswith(("libstdc++", "libc++")) for one in shape.needed)
+    assert not any(library.startswith(("libstdc++", "libc++")) for library in shape.needed)
 
 
 def test_the_library_has_no_number(programs, ndk, tmp_path, monkeypatch):
     """An app's package takes libraries whose names end with `.so`, and finds them by these names."""
     monkeypatch.setenv(cross.NDK_VARIABLE, str(ndk))
     assert programs[device_runtime.LIBRARY].path.name == "libedge_model.so"
-    seen = toolchain("sdk", "--board", "android-arm64", "-o", tmp_path / "sdk")
-    assert seen.code == 0, seen.err
+    outcome = toolchain("sdk", "--board", "android-arm64", "-o", tmp_path / "sdk")
+    assert outcome.code == 0, outcome.err
     library = tmp_path / "sdk/lib/libedge_model.so"
     with library.open("rb") as stream:
         dynamic = ELFFile(stream).get_section_by_name(".dynamic")
@@ -141,8 +141,8 @@ def test_the_library_has_no_number(programs, ndk, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", device_runtime.PROGRAMS)
 def test_a_program_says_what_it_is(programs, name):
     argv = ["qemu-aarch64-static", "-L", GNU, programs[name].path, "--version"]
-    said = json.loads(subprocess.run(argv, capture_output=True, check=True, timeout=60).stdout)
-    assert said["machine"] == "aarch64"
+    report = json.loads(subprocess.run(argv, capture_output=True, check=True, timeout=60).stdout)
+    assert report["machine"] == "aarch64"
 
 
 # What the programs ask a GNU library for where they ask Android's for something else, or for nothing.
@@ -164,9 +164,9 @@ def test_what_is_compiled_asks_for_nothing_that_android_lacks(name):
     path = device_runtime.build(name, "aarch64-linux-gnu", "aarch64").path
     with path.open("rb") as stream:
         table = ELFFile(stream).get_section_by_name(".dynsym")
-        asked = {one.name for one in table.iter_symbols() if one["st_shndx"] == "SHN_UNDEF" and one.name}
-    known = set((DATA / "bionic-24.txt").read_text().split())
-    assert asked - known - BY_COMPILERS - BY_HEADERS - BY_LIBCXX - {"__gmon_start__"} == set()
+        symbols = {symbol.name for symbol in table.iter_symbols() if symbol["st_shndx"] == "SHN_UNDEF" and symbol.name}
+    exported = set((DATA / "bionic-24.txt").read_text().split())
+    assert symbols - exported - BY_COMPILERS - BY_HEADERS - BY_LIBCXX - {"__gmon_start__"} == set()
 
 
 # --- what runs -------------------------------------------------------------------------------------------------------
@@ -201,47 +201,49 @@ def device(tmp_path_factory, libraries):
 
 
 @pytest.fixture
-def at(device, ndk, monkeypatch, tmp_path):
+def run_on_device(device, ndk, monkeypatch, tmp_path):
     """Return a function that runs a command for that device, with an NDK."""
     monkeypatch.setenv(cross.NDK_VARIABLE, str(ndk))
 
-    def run(*words: object, name: str = "android-arm64"):
+    def run(*arguments: object, name: str = "android-arm64"):
         more = ["--board", name, "--host", device.host, "-i", device.key_file, "--known-hosts", device.known_hosts]
-        return toolchain(*words, *more, "--root", tmp_path / "root")
+        return toolchain(*arguments, *more, "--root", tmp_path / "root")
 
     return run
 
 
-def test_networks_are_deployed_and_taken_back(at, bundles, programs, tmp_path):
+def test_networks_are_deployed_and_taken_back(run_on_device, bundles, programs, tmp_path):
     """Deploys, switches, a roll-back and a benchmark, with nothing but toybox and Android's shell there."""
     del programs  # built beforehand, so that this test is quick
-    seen = at("deploy", bundles["android-arm64"], "--budget", 0, "--json", "-")
-    assert seen.code == 0, seen.err
-    report = json.loads(seen.out)
+    outcome = run_on_device("deploy", bundles["android-arm64"], "--budget", 0, "--json", "-")
+    assert outcome.code == 0, outcome.err
+    report = json.loads(outcome.out)
     assert (report["outputs"]["ok"], report["host"]["machine"], report["board"]) == (True, "aarch64", "android-arm64")
-    again = at("deploy", "mlp", "--seed", 3, "--toolchain", "host", "--budget", 0)  # linked by the NDK's stand-in
+    again = run_on_device(
+        "deploy", "mlp", "--seed", 3, "--toolchain", "host", "--budget", 0
+    )  # linked by the NDK's stand-in
     assert again.code == 0, again.err
     current = tmp_path / "root" / "current"
     assert current.readlink() == Path("generations/2")
-    back = at("rollback")
+    back = run_on_device("rollback")
     assert back.code == 0, back.err
     assert current.readlink() == Path("generations/1")
-    seen = at("bench", "--budget", 0, "--json", "-")
-    assert seen.code == 0, seen.err
-    assert json.loads(seen.out)["bundle_digest"] == report["bundle_digest"]
+    outcome = run_on_device("bench", "--budget", 0, "--json", "-")
+    assert outcome.code == 0, outcome.err
+    assert json.loads(outcome.out)["bundle_digest"] == report["bundle_digest"]
 
 
-def test_a_network_for_a_gpu_without_a_driver_says_so(at, bundles, programs):
+def test_a_network_for_a_gpu_without_a_driver_says_so(run_on_device, bundles, programs):
     """Its library is loaded; then its kernels need what only a real device has."""
     del programs
-    seen = at("deploy", bundles["android-mali"], "--budget", 0, name="android-mali")
-    assert seen.code == 4
-    assert "no OpenCL library on this device" in seen.err
-    assert "/vendor/lib64/libOpenCL.so" in seen.err
+    outcome = run_on_device("deploy", bundles["android-mali"], "--budget", 0, name="android-mali")
+    assert outcome.code == 4
+    assert "no OpenCL library on this device" in outcome.err
+    assert "/vendor/lib64/libOpenCL.so" in outcome.err
 
 
-def test_a_board_server_serves_there(at, programs):
+def test_a_board_server_serves_there(run_on_device, programs):
     del programs
-    seen = at("hardware", "--json")
-    assert seen.code == 0, seen.err
-    assert json.loads(seen.out)[0]["hardware"]["machine"] == board.load("android-arm64").machine
+    outcome = run_on_device("hardware", "--json")
+    assert outcome.code == 0, outcome.err
+    assert json.loads(outcome.out)[0]["hardware"]["machine"] == board.load("android-arm64").machine

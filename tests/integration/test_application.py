@@ -62,10 +62,10 @@ def manager(tmp_path, monkeypatch):
 
 @pytest.fixture
 def place(manager, tmp_path):
-    made = Place(tmp_path / "application", tmp_path / "device").put()
-    manager.unit(UNIT, shipped_unit(made))
+    application_place = Place(tmp_path / "application", tmp_path / "device").put()
+    manager.unit(UNIT, shipped_unit(application_place))
     manager.boot()
-    return made
+    return application_place
 
 
 def tell(_line):
@@ -132,16 +132,16 @@ def test_the_commands_of_a_device_with_an_application(place, manager, tmp_path, 
         )
         device = ["--board", "x86_64", "--host", "desk", "--devices", lab]
         deploy_client.plain_deploy(tiny_for_ssh, program, place.root)
-        seen = toolchain("deploy", other.folder, *device, "--budget", 0, "--json", "-")
-        assert seen.code == 0, seen.err
-        started = json.loads(seen.out)["application"]
+        outcome = toolchain("deploy", other.folder, *device, "--budget", 0, "--json", "-")
+        assert outcome.code == 0, outcome.err
+        started = json.loads(outcome.out)["application"]
         assert (started["name"], started["restarted"]) == (UNIT, True)
         assert place.running()[1] == other.digest
         pid, _ = place.running()
-        seen = toolchain("deploy", bad.folder, *device, "--budget", 0)
-        assert seen.code == 5, seen.err
-        assert "generation 2 is current again" in seen.err
-        assert "Active: active (running)" in seen.err
+        outcome = toolchain("deploy", bad.folder, *device, "--budget", 0)
+        assert outcome.code == 5, outcome.err
+        assert "generation 2 is current again" in outcome.err
+        assert "Active: active (running)" in outcome.err
         assert bundles.whole_release(place.root) == other.digest == place.running()[1]
         assert place.running()[0] != pid
         status = json.loads(toolchain("status", *device, "--json").out)
@@ -150,9 +150,9 @@ def test_the_commands_of_a_device_with_an_application(place, manager, tmp_path, 
         assert "was taken back" in toolchain("status", *device).out
         releases = json.loads(toolchain("status", "--releases", *device, "--json").out)
         assert [item["failed"] for item in releases] == [0, 0, 1]
-        seen = toolchain("rollback", *device)
-        assert seen.code == 0, seen.err
-        assert f"{UNIT} is healthy after" in seen.out
+        outcome = toolchain("rollback", *device)
+        assert outcome.code == 0, outcome.err
+        assert f"{UNIT} is healthy after" in outcome.out
         assert place.running()[1] == tiny_for_ssh.digest
 
 
@@ -231,8 +231,8 @@ class Device:
     @contextlib.contextmanager
     def client(self, digest: str, within: int):
         """Another process that tries a release. It lives on the device, and ends when that loses its power."""
-        words = [str(self.place.root), digest, UNIT, self.place.health, f"{within}s"]
-        argv = self.manager.inside([sys.executable, "-c", CLIENT, *words])
+        command = [str(self.place.root), digest, UNIT, self.place.health, f"{within}s"]
+        argv = self.manager.inside([sys.executable, "-c", CLIENT, *command])
         quiet = {"stderr": subprocess.DEVNULL, "stdout": subprocess.PIPE}
         with subprocess.Popen(argv, text=True, cwd=ROOT, **quiet) as client:
             try:
@@ -245,22 +245,22 @@ class Device:
 def test_what_is_not_well_goes_back_whatever_is_killed(manager, tmp_path, capsys):
     """The client is killed, or the trial on the device, or the power fails, between the switch and the answer."""
     device = Device(manager, tmp_path)
-    stream, found, slowest = random.Random("trials"), Counter(), 0.0  # noqa: S311 - a failure comes again
+    stream, outcomes, slowest = random.Random("trials"), Counter(), 0.0  # noqa: S311 - a failure comes again
     with device.powered(), locked(device.store):
         old = stores.installed(device.store, tmp_path, "old")
         application.activate(device.store, old, device.run(20), tell)
     for index in range(TRIALS):
-        way, kind = WAYS[index % len(WAYS)], KINDS[(index + index // len(WAYS)) % len(KINDS)]
-        seconds, state = _one(device, old, f"{kind}-{index}", way, stream)
-        found[f"{way}: {state}"] += 1
+        fault_kind, kind = WAYS[index % len(WAYS)], KINDS[(index + index // len(WAYS)) % len(KINDS)]
+        seconds, state = _one(device, old, f"{kind}-{index}", fault_kind, stream)
+        outcomes[f"{fault_kind}: {state}"] += 1
         slowest = max(slowest, seconds)
     with capsys.disabled():
-        counts = ", ".join(f"{count} x {name}" for name, count in sorted(found.items()))
+        counts = ", ".join(f"{count} x {name}" for name, count in sorted(outcomes.items()))
         print(f"\n{TRIALS} of {TRIALS} back, after {slowest:.1f} s at most; killed: {counts}")  # noqa: T201
     assert slowest < LIMIT_S
 
 
-def _one(device: Device, old: str, name: str, way: str, stream: random.Random) -> tuple[float, str]:
+def _one(device: Device, old: str, name: str, fault_kind: str, stream: random.Random) -> tuple[float, str]:
     """Try a release on which the application is not well; return the seconds until the old one is back, and how."""
     place, store, within = device.place, device.store, 3
     with contextlib.ExitStack() as power:
@@ -270,19 +270,19 @@ def _one(device: Device, old: str, name: str, way: str, stream: random.Random) -
             bad = stores.installed(store, device.folder, name)
         with device.client(bad, within) as client:
             assert soon((place.root / "trial").exists, 20)
-            if way != "nobody":
+            if fault_kind != "nobody":
                 time.sleep(stream.uniform(0, within))
             start = time.monotonic()
-            _break(way, device, client, power)
+            _break(fault_kind, device, client, power)
             client.wait(60)
-        if way == "power":
+        if fault_kind == "power":
             power.enter_context(device.powered())
         with contact(store, 3 * within + 20):
             assert place.runs(old, LIMIT_S)
             seconds = time.monotonic() - start
-            trial, found = application.trial(store), application.state(store, device.run(5))
+            trial, state = application.trial(store), application.state(store, device.run(5))
         assert store.releases.current().digest == old
-        assert found.healthy
+        assert state.healthy
         assert not (place.root / "trial").exists()
         assert trial.digest == bad
         return seconds, trial.state
@@ -304,12 +304,12 @@ def contact(store: Store, seconds: float):
         yield
 
 
-def _break(way: str, device: Device, client: subprocess.Popen[str], power: contextlib.ExitStack) -> None:
-    if way == "client":
+def _break(fault_kind: str, device: Device, client: subprocess.Popen[str], power: contextlib.ExitStack) -> None:
+    if fault_kind == "client":
         client.kill()
-    if way == "power":
+    if fault_kind == "power":
         power.close()
-    if way == "trial":  # what is out of memory, or cleans up sessions, ends the trial too
+    if fault_kind == "trial":  # what is out of memory, or cleans up sessions, ends the trial too
         job = holder(device.place.root)
         for pid in [job, *sshd.descendants(job)]:
             with contextlib.suppress(ProcessLookupError):

@@ -32,18 +32,18 @@ def root(tiny, program, tmp_path_factory):
     return folder
 
 
-def processes(words: str) -> list[int]:
+def processes(command_line: str) -> list[int]:
     """The processes of this machine whose command line has some words."""
-    found = []
+    pids = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
             continue
-        if words in line and state != "Z":
-            found.append(int(folder.name))
-    return found
+        if command_line in line and state != "Z":
+            pids.append(int(folder.name))
+    return pids
 
 
 def until(holds) -> None:
@@ -53,8 +53,8 @@ def until(holds) -> None:
         time.sleep(0.02)
 
 
-def bench(root: Path, *words: object) -> list[str]:
-    argv = [*TOOLCHAIN, "bench", "--root", root, "--budget", "0", *words]
+def bench(root: Path, *arguments: object) -> list[str]:
+    argv = [*TOOLCHAIN, "bench", "--root", root, "--budget", "0", *arguments]
     return list(map(str, argv))
 
 
@@ -62,8 +62,8 @@ def bench(root: Path, *words: object) -> list[str]:
 
 
 def test_a_rate_beside_a_load(root, tmp_path):
-    words = ["--period", "10ms", "--for", "1s", "--deadline", "1s", "--load", "cpu", "--html", tmp_path / "page.html"]
-    seen = done("bench", "--root", root, "--budget", 0, *words, "--json", tmp_path / "report.json")
+    options = ["--period", "10ms", "--for", "1s", "--deadline", "1s", "--load", "cpu", "--html", tmp_path / "page.html"]
+    outcome = done("bench", "--root", root, "--budget", 0, *options, "--json", tmp_path / "report.json")
     report = json.loads((tmp_path / "report.json").read_text())
     periodic = report["periodic"]
     assert (periodic["period_ms"], periodic["stopped"], periodic["fifo"]) == (10.0, False, False)
@@ -77,7 +77,7 @@ def test_a_rate_beside_a_load(root, tmp_path):
     assert slowest[0] == periodic["latency_ms"]["max"]
     assert len(report["latency_ms"]["samples"]) >= 3  # back to back, in the same session
     assert "one each 10 ms beside" in (tmp_path / "page.html").read_text()
-    assert "running every 10 ms for 1 s" in seen.err
+    assert "running every 10 ms for 1 s" in outcome.err
     assert processes(str(root)) == []
 
 
@@ -168,24 +168,24 @@ def without_rights() -> None:
     resource.setrlimit(resource.RLIMIT_RTPRIO, (0, 0))
 
 
-@pytest.mark.parametrize(("flag", "words"), [("--fifo", "no real-time priority"), ("--mlock", "cannot be locked")])
-def test_rights_that_are_missing_are_named(argv, flag, words):
-    seen = subprocess.run([*argv, "--period-us", "1000", "--for-ms", "10", flag],
+@pytest.mark.parametrize(("flag", "message"), [("--fifo", "no real-time priority"), ("--mlock", "cannot be locked")])
+def test_rights_that_are_missing_are_named(argv, flag, message):
+    completed = subprocess.run([*argv, "--period-us", "1000", "--for-ms", "10", flag],
                           check=False, capture_output=True, text=True, preexec_fn=without_rights)  # fmt: skip
-    assert seen.returncode == RIGHTS
-    assert words in seen.stderr
+    assert completed.returncode == RIGHTS
+    assert message in completed.stderr
 
 
 def test_memory_is_locked(argv, tmp_path):
-    seen = subprocess.run([*argv, "--period-us", "1000", "--for-ms", "10", "--mlock"],
+    completed = subprocess.run([*argv, "--period-us", "1000", "--for-ms", "10", "--mlock"],
                           check=False, capture_output=True, text=True)  # fmt: skip
-    assert seen.returncode in {0, RIGHTS}, seen.stderr  # a login without rights has another limit
-    if seen.returncode == 0:
+    assert completed.returncode in {0, RIGHTS}, completed.stderr  # a login without rights has another limit
+    if completed.returncode == 0:
         assert json.loads((tmp_path / "report").read_text())["periodic"]["runs"] > 0
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("options", "message"),
     [
         (["--load", "cpu"], "need --period-us"),
         (["--period-us", "0"], "from 100 to"),
@@ -193,9 +193,9 @@ def test_memory_is_locked(argv, tmp_path):
         (["--period-us", "1000", "--for-ms", "0"], "from 1 to"),
     ],
 )
-def test_wrong_options_of_the_runner(argv, words, message):
-    seen = subprocess.run([*argv, *words], check=False, capture_output=True, text=True)
-    assert (seen.returncode, message in seen.stderr) == (USAGE, True), seen.stderr
+def test_wrong_options_of_the_runner(argv, options, message):
+    completed = subprocess.run([*argv, *options], check=False, capture_output=True, text=True)
+    assert (completed.returncode, message in completed.stderr) == (USAGE, True), completed.stderr
 
 
 def test_conditions_are_read_beside_the_slowest_runs(argv, tmp_path):

@@ -58,8 +58,8 @@ class User:
 
     def files(self) -> dict[str, str]:
         """Return what there is of lists, board files and known hosts."""
-        kept = [path for path in [*self.config.rglob("*"), self.known_hosts] if path.is_file()]
-        return {path.relative_to(self.home).as_posix(): path.read_text() for path in kept}
+        files = [path for path in [*self.config.rglob("*"), self.known_hosts] if path.is_file()]
+        return {path.relative_to(self.home).as_posix(): path.read_text() for path in files}
 
 
 @pytest.fixture
@@ -81,8 +81,8 @@ def serve(tmp_path) -> Iterator[Callable[..., Server]]:
 
 
 def fingerprint(server: Server) -> str:
-    words = ["ssh-keygen", "-lf", server.host_key]
-    return subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()[1]
+    command = ["ssh-keygen", "-lf", server.host_key]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[1]
 
 
 # --- devices that can be added ---------------------------------------------------------------------------------------
@@ -91,17 +91,17 @@ def fingerprint(server: Server) -> str:
 def test_this_machine(user, serve):
     """One command, and then a deploy works with no edit; the same command again changes nothing."""
     server = serve()
-    known = user.add(server, "--fingerprint", fingerprint(server), "--root", user.root, "--json")
-    assert known.code == 0, known.err
-    found = json.loads(known.out)
-    assert found["written"] is True
-    assert found["deploy"]["outputs"]["ok"] is True
-    assert found["device"]["machine"] == os.uname().machine
-    assert found["name"] == "127-0-0-1"
-    board = Path(found["board_file"]) if found["board_file"] else None
+    outcome = user.add(server, "--fingerprint", fingerprint(server), "--root", user.root, "--json")
+    assert outcome.code == 0, outcome.err
+    report = json.loads(outcome.out)
+    assert report["written"] is True
+    assert report["deploy"]["outputs"]["ok"] is True
+    assert report["device"]["machine"] == os.uname().machine
+    assert report["name"] == "127-0-0-1"
+    board = Path(report["board_file"]) if report["board_file"] else None
     assert board is None or toolchain("board", "check", board).code == 0
-    words = ["--board", found["board"]["name"], "--host", found["name"], *user.login(server)]
-    deployed = toolchain("deploy", "mlp", *words, "--budget", 0)
+    options = ["--board", report["board"]["name"], "--host", report["name"], *user.login(server)]
+    deployed = toolchain("deploy", "mlp", *options, "--budget", 0)
     assert deployed.code == 0, deployed.err
     before = user.files()
     again = user.add(server, "--json")
@@ -115,9 +115,9 @@ def test_a_list_of_the_projects_keeps_its_comments(user, serve):
     server = serve()
     user.trust(server)
     Path("devices.toml").write_text(f'{COMMENT}[devices.old]\nboard = "pynq"  # the first\nhost = "me@10.0.0.1"\n')
-    seen = user.add(server, "--no-deploy", "--name", "bench-1", "--root", user.root, "--board", "x86_64")
-    assert seen.code == 0, seen.err
-    assert "bench-1 added to devices.toml" in seen.out
+    outcome = user.add(server, "--no-deploy", "--name", "bench-1", "--root", user.root, "--board", "x86_64")
+    assert outcome.code == 0, outcome.err
+    assert "bench-1 added to devices.toml" in outcome.out
     assert Path("devices.toml").read_text().startswith(f'{COMMENT}[devices.old]\nboard = "pynq"  # the first\n')
     assert load_devices()["bench-1"].root == str(user.root)
     assert "x86_64.toml" not in str(user.files())
@@ -133,8 +133,8 @@ def test_a_person_confirms_the_key(user, serve, monkeypatch):
     assert "not confirmed" in refused.err
     assert "Accepted publickey" not in server.log()
     monkeypatch.setattr("toolchain.cli.boards.click.confirm", lambda *_words, **_options: True)
-    seen = user.add(server, "--no-deploy", "--root", user.root)
-    assert seen.code == 0, seen.err
+    outcome = user.add(server, "--no-deploy", "--root", user.root)
+    assert outcome.code == 0, outcome.err
     assert user.known_hosts.read_text() == server.known_hosts.read_text()
 
 
@@ -143,8 +143,8 @@ def test_small_user_lands(user, serve, tools):
     path = tools(user.home / "bin")
     server = serve(f"SetEnv PATH={path}")
     user.trust(server)
-    seen = user.add(server, "--no-deploy", "--root", user.root, "--board", "x86_64")
-    assert seen.code == 0, seen.err
+    outcome = user.add(server, "--no-deploy", "--root", user.root, "--board", "x86_64")
+    assert outcome.code == 0, outcome.err
     assert not user.root.exists()
     assert not list(user.root.parent.iterdir())
 
@@ -155,27 +155,27 @@ def test_small_user_lands(user, serve, tools):
 @pytest.fixture
 def mount(user):
     """Mount a small file system where releases would go."""
-    done = []
+    mounted = []
 
     def mount(options: str) -> None:
-        words = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", user.root.parent]
+        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", user.root.parent]
         possible = os.geteuid() == 0 and shutil.which("mount") is not None
-        made = possible and subprocess.run(words, capture_output=True, check=False).returncode == 0
-        require("a small file system", "root and a kernel that lets it mount", made)
-        done.append(user.root.parent)
+        succeeded = possible and subprocess.run(command, capture_output=True, check=False).returncode == 0
+        require("a small file system", "root and a kernel that lets it mount", succeeded)
+        mounted.append(user.root.parent)
 
     yield mount
-    for point in done:
+    for point in mounted:
         subprocess.run(["umount", "--lazy", point], check=True)
 
 
-def refused(user: User, seen: Outcome, code: int, message: str, hint: str) -> None:
+def refused(user: User, outcome: Outcome, code: int, message: str, hint: str) -> None:
     """See that a device was refused by name, with the next command, and that nothing was written."""
-    assert seen.code == code, seen.err
-    lines = seen.err.splitlines()
+    assert outcome.code == code, outcome.err
+    lines = outcome.err.splitlines()
     error = next(line for line in lines if line.startswith("error: "))
     assert message in error
-    assert hint in seen.err.partition("hint: ")[2]
+    assert hint in outcome.err.partition("hint: ")[2]
     assert not [name for name in user.files() if name != "known_hosts"]
     assert not user.root.exists()
 
@@ -233,22 +233,22 @@ def test_logins(user, serve, options, message, hint):
 def test_an_unknown_key(user, serve):
     """Nobody is there to confirm it, and no fingerprint was given: nothing is sent to it."""
     server = serve()
-    seen = user.add(server, "--root", user.root)
+    outcome = user.add(server, "--root", user.root)
     command = f"toolchain board add {server.host} --fingerprint {fingerprint(server)} --root {user.root} "
     command += shlex.join(map(str, user.login(server)))
-    refused(user, seen, VERIFICATION, "not in a known_hosts file", command)
+    refused(user, outcome, VERIFICATION, "not in a known_hosts file", command)
     assert not user.known_hosts.exists()
     assert "Accepted publickey" not in server.log()
 
 
 def test_another_fingerprint(user, serve):
     server = serve()
-    seen = user.add(server, "--root", user.root, "--fingerprint", "SHA256:" + "A" * 43)
-    refused(user, seen, VERIFICATION, "another fingerprint", "ssh-keygen -lf")
+    outcome = user.add(server, "--root", user.root, "--fingerprint", "SHA256:" + "A" * 43)
+    refused(user, outcome, VERIFICATION, "another fingerprint", "ssh-keygen -lf")
     assert not user.known_hosts.exists()
     user.trust(server)  # one that is trusted already is held against it, too
-    seen = user.add(server, "--root", user.root, "--fingerprint", "SHA256:" + "A" * 43)
-    refused(user, seen, VERIFICATION, "another fingerprint", "ssh-keygen -lf")
+    outcome = user.add(server, "--root", user.root, "--fingerprint", "SHA256:" + "A" * 43)
+    refused(user, outcome, VERIFICATION, "another fingerprint", "ssh-keygen -lf")
 
 
 def test_a_changed_key(user, serve):
@@ -256,8 +256,8 @@ def test_a_changed_key(user, serve):
     other = sshd.keygen(user.home / "other")
     line = f"[127.0.0.1]:{server.port} {' '.join(Path(f'{other}.pub').read_text().split()[:2])}\n"
     user.known_hosts.write_text(line)
-    seen = user.add(server, "--root", user.root, "--fingerprint", fingerprint(server))
-    refused(user, seen, VERIFICATION, "not the known key", "ssh-keygen -f")
+    outcome = user.add(server, "--root", user.root, "--fingerprint", fingerprint(server))
+    refused(user, outcome, VERIFICATION, "not the known key", "ssh-keygen -f")
     assert user.known_hosts.read_text() == line
 
 
@@ -270,10 +270,10 @@ def test_jump_hosts(user, serve):
         f"Host device\n  HostName 127.0.0.1\n  Port {server.port}\n  ProxyJump jump\n  IdentityFile {server.key_file}\n"
         f"Host *\n  User {server.user}\n  IdentitiesOnly yes\n"
     )
-    words = ["board", "add", "device", "--ssh-config", config, "--known-hosts", user.known_hosts, "--root", user.root]
-    refused(user, toolchain(*words), VERIFICATION, f"[127.0.0.1]:{jump.port}", "ssh-keyscan")
+    command = ["board", "add", "device", "--ssh-config", config, "--known-hosts", user.known_hosts, "--root", user.root]
+    refused(user, toolchain(*command), VERIFICATION, f"[127.0.0.1]:{jump.port}", "ssh-keyscan")
     user.known_hosts.write_text(jump.known_hosts.read_text())
-    refused(user, toolchain(*words), DEVICE, "cannot reach", "TCP forwarding")
+    refused(user, toolchain(*command), DEVICE, "cannot reach", "TCP forwarding")
 
 
 def test_a_jump_host_that_works(user, serve):
@@ -285,8 +285,8 @@ def test_a_jump_host_that_works(user, serve):
         f"Host *\n  User {server.user}\n  IdentitiesOnly yes\n"
     )
     user.known_hosts.write_text(jump.known_hosts.read_text())
-    words = ["--ssh-config", config, "--known-hosts", user.known_hosts, "--root", user.root, "--no-deploy"]
-    seen = toolchain("board", "add", "device", *words, "--fingerprint", fingerprint(server), "--board", "x86_64")
-    assert seen.code == 0, seen.err
+    options = ["--ssh-config", config, "--known-hosts", user.known_hosts, "--root", user.root, "--no-deploy"]
+    outcome = toolchain("board", "add", "device", *options, "--fingerprint", fingerprint(server), "--board", "x86_64")
+    assert outcome.code == 0, outcome.err
     assert load_devices()["device"].ssh_config == config
     assert server.known_hosts.read_text() in user.known_hosts.read_text()

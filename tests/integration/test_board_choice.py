@@ -54,9 +54,9 @@ def expected() -> str:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_device_without_an_entry_is_probed_and_that_is_told(server, login, command, tmp_path):
     (tmp_path / "x.png").write_bytes(b"")
-    seen = toolchain(*command.format(w=tmp_path).split(), "--host", server.host, *login)
-    assert f"board {expected()}: the device's CPU " in seen.err
-    assert "takes no host" not in seen.err
+    outcome = toolchain(*command.format(w=tmp_path).split(), "--host", server.host, *login)
+    assert f"board {expected()}: the device's CPU " in outcome.err
+    assert "takes no host" not in outcome.err
     assert not (tmp_path / "config").exists()
 
 
@@ -64,19 +64,19 @@ def test_a_device_without_an_entry_is_probed_and_that_is_told(server, login, com
 def test_a_named_device_is_of_its_entrys_type(server, login, command, tmp_path):
     Path("devices.toml").write_text(f'[devices.bench]\nboard = "x86_64"\nhost = "{server.host}"\n')
     (tmp_path / "x.png").write_bytes(b"")
-    seen = toolchain(*command.format(w=tmp_path).split(), "--host", "bench", *login)
-    assert f"device {server.host} of devices.toml" in seen.err
-    assert "the device's CPU" not in seen.err
-    assert "takes no host" not in seen.err
+    outcome = toolchain(*command.format(w=tmp_path).split(), "--host", "bench", *login)
+    assert f"device {server.host} of devices.toml" in outcome.err
+    assert "the device's CPU" not in outcome.err
+    assert "takes no host" not in outcome.err
     other = toolchain(*command.format(w=tmp_path).split(), "--host", "bench", "--board", "x86_64-v2", *login)
     assert other.code == 2
     assert "device bench is a x86_64, not a x86_64-v2" in other.err
 
 
 def test_a_package_goes_to_a_device_as_what_it_was_built_for(server, login, tiny_for_ssh, tmp_path):
-    seen = toolchain("deploy", tiny_for_ssh.folder, "--host", server.host, *login, "--budget", 0, "--json", "-")
-    assert seen.code == 0, seen.err
-    report = json.loads(seen.out)
+    outcome = toolchain("deploy", tiny_for_ssh.folder, "--host", server.host, *login, "--budget", 0, "--json", "-")
+    assert outcome.code == 0, outcome.err
+    report = json.loads(outcome.out)
     assert (report["board"], report["board_reason"]) == ("x86_64", None)
     best = board.load(expected())
     if best.name != "x86_64":
@@ -90,29 +90,29 @@ def test_a_package_goes_to_a_device_as_what_it_was_built_for(server, login, tiny
 
 
 def test_a_model_is_built_for_what_the_probe_chooses(server, login, tmp_path):
-    seen = toolchain("deploy", "zoo:mlp", "--host", server.host, *login, "--budget", 0, "--json", "-")
-    assert seen.code == 0, seen.err
-    report = json.loads(seen.out)
+    outcome = toolchain("deploy", "zoo:mlp", "--host", server.host, *login, "--budget", 0, "--json", "-")
+    assert outcome.code == 0, outcome.err
+    report = json.loads(outcome.out)
     assert report["board"] == expected()
-    assert f"board {report['board']}: {report['board_reason']}" in seen.err
+    assert f"board {report['board']}: {report['board_reason']}" in outcome.err
     assert not [text for text in report["warnings"] if "leaves unused" in text]
     assert not (tmp_path / "config").exists()
 
 
 def test_a_folder_of_the_zoos_name_is_told_apart(login, tiny_for_ssh, tmp_path):
     bundles.variant(tiny_for_ssh, tmp_path / "mlp", {}, board="x86_64")
-    seen = toolchain("deploy", "mlp", "--root", tmp_path / "here")
-    assert seen.code == 5
-    assert "mlp is the folder ./mlp here; zoo:mlp names the zoo's network" in seen.err
-    assert "the bundle ./mlp was built for board x86_64, not for board local" in seen.err
+    outcome = toolchain("deploy", "mlp", "--root", tmp_path / "here")
+    assert outcome.code == 5
+    assert "mlp is the folder ./mlp here; zoo:mlp names the zoo's network" in outcome.err
+    assert "the bundle ./mlp was built for board x86_64, not for board local" in outcome.err
 
 
 # --- doctor ----------------------------------------------------------------------------------------------------------
 
 
 def examined(name: object, server: Server, *login: object) -> dict[str, dict[str, str]]:
-    seen = toolchain("doctor", "--board", name, "--host", server.host, *login, "--json")
-    return {row["what"]: row for row in json.loads(seen.out)}
+    outcome = toolchain("doctor", "--board", name, "--host", server.host, *login, "--json")
+    return {row["what"]: row for row in json.loads(outcome.out)}
 
 
 def test_doctor_reports_on_a_device(server, login):

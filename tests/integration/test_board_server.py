@@ -202,10 +202,10 @@ class Server:
 
         return rpc.connect(LOOPBACK, self.port, key=self.key if key is None else key, session_timeout=session_s)
 
-    def answer_to(self, shown: str) -> int:
+    def answer_to(self, key: str) -> int:
         """Say a key, and return the first word of the answer: RPC_MAGIC, or RPC_MISMATCH."""
         with self.reach() as link:
-            return greeted(link, shown)
+            return greeted(link, key)
 
     def is_idle(self) -> bool:
         return not descendants(self.pid) and not self.folders()
@@ -218,15 +218,15 @@ def handshake(key: bytes, size: int | None = None) -> bytes:
 def received(link: socket.socket, size: int) -> bytes:
     data = b""
     while len(data) < size:
-        part = link.recv(size - len(data))
-        assert part, f"it ends after {data!r}"
-        data += part
+        chunk = link.recv(size - len(data))
+        assert chunk, f"it ends after {data!r}"
+        data += chunk
     return data
 
 
-def greeted(link: socket.socket, shown: str) -> int:
+def greeted(link: socket.socket, key: str) -> int:
     """Say a key on a new connection; return the first word of the answer."""
-    link.sendall(handshake(shown.encode()))
+    link.sendall(handshake(key.encode()))
     return int(struct.unpack("<i", received(link, 4))[0])
 
 
@@ -312,8 +312,8 @@ def program():
 
 @pytest.fixture
 def server(program, tmp_path):
-    with running(program, tmp_path) as found:
-        yield found
+    with running(program, tmp_path) as running_server:
+        yield running_server
 
 
 def network_module():
@@ -389,11 +389,11 @@ def assert_serves(server: Server, library: Path, *, within: float = 30.0) -> flo
     start = time.monotonic()
     session = server.connect()
     result = run_network(session, library)
-    taken = time.monotonic() - start
+    elapsed = time.monotonic() - start
     np.testing.assert_allclose(result, np.maximum(X @ W, 0), atol=1e-5)
     close(session)
-    assert taken < within
-    return taken
+    assert elapsed < within
+    return elapsed
 
 
 @pytest.fixture
@@ -435,10 +435,10 @@ def test_a_network_runs_and_is_timed(machine, libraries, tmp_path):
 
 def numbers(tensor) -> np.ndarray:
     """Read a tensor; numpy has no bfloat16, which is the upper half of a float32."""
-    found = tensor.numpy()
+    array = tensor.numpy()
     if str(tensor.dtype) != "bfloat16":
-        return found
-    return (found.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+        return array
+    return (array.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
 
 
 @contextlib.contextmanager
@@ -463,10 +463,10 @@ def test_numbers_to_measure_with(machine, tmp_path):
             tensors = [tvm.runtime.empty(shape, dtype, session.cpu(0)) for shape in ((33, 5000), (33, 5000), (7,), ())]
             for tensor in tensors:
                 fill(tensor)
-            first, second, few, one = (numbers(tensor) for tensor in tensors)
+            first, second, few, single = (numbers(tensor) for tensor in tensors)
             np.testing.assert_array_equal(first, second)
             np.testing.assert_array_equal(first.ravel()[:7], few)
-            assert one == few[0]
+            assert single == few[0]
             assert (first[0] != first[1]).any()
             if dtype in floats:
                 assert first.min() == 1 / 128
@@ -488,20 +488,20 @@ def test_numbers_that_the_board_does_not_have(server):
 @pytest.mark.parametrize("machine", KINDS)
 def test_the_hardware_is_told(machine, tmp_path):
     with session_on(machine, tmp_path) as session:
-        found = json.loads(session.get_function("edge_toolchain.hardware")())
-    assert found["machine"] == machine
-    assert found["cpus"] == len(os.sched_getaffinity(0))
-    assert set(found["cache_kib"]) <= {"l1d", "l2", "l3", "l4"}
-    assert all(size > 0 for size in found["cache_kib"].values())
+        report = json.loads(session.get_function("edge_toolchain.hardware")())
+    assert report["machine"] == machine
+    assert report["cpus"] == len(os.sched_getaffinity(0))
+    assert set(report["cache_kib"]) <= {"l1d", "l2", "l3", "l4"}
+    assert all(size > 0 for size in report["cache_kib"].values())
     if KINDS[machine].native:  # an emulator has these of its own
-        assert set(found["features"]) == cpu_features()
-        assert abs(found["memory_kib"] * 1024 - os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) < 1 << 20
+        assert set(report["features"]) == cpu_features()
+        assert abs(report["memory_kib"] * 1024 - os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) < 1 << 20
 
 
 def cpu_features() -> set[str]:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    words = next(line.partition(":")[2] for line in lines if line.split(":")[0].strip() in {"flags", "Features"})
-    return set(words.split())
+    flags = next(line.partition(":")[2] for line in lines if line.split(":")[0].strip() in {"flags", "Features"})
+    return set(flags.split())
 
 
 def test_only_the_cpus_that_the_server_may_use_count(program, tmp_path):
@@ -520,13 +520,13 @@ def test_the_conditions_are_told(machine, tmp_path):
         ask = session.get_function("edge_toolchain.conditions")
         ask()
         start = time.monotonic()
-        found = json.loads(ask())
-        taken = time.monotonic() - start
-    assert set(found) == {"celsius", "mhz", "waited_s"}
-    assert found["waited_s"] is None or found["waited_s"] >= 0
-    assert found["celsius"] is None or -60 < found["celsius"] < 200
-    assert found["mhz"] is None or 100 < found["mhz"] < 10000
-    LOG.info("%s", f"{found} in {taken * 1000:.1f} ms")
+        report = json.loads(ask())
+        elapsed = time.monotonic() - start
+    assert set(report) == {"celsius", "mhz", "waited_s"}
+    assert report["waited_s"] is None or report["waited_s"] >= 0
+    assert report["celsius"] is None or -60 < report["celsius"] < 200
+    assert report["mhz"] is None or 100 < report["mhz"] < 10000
+    LOG.info("%s", f"{report} in {elapsed * 1000:.1f} ms")
 
 
 def test_the_peak_is_that_of_the_threads_that_kernels_have(server):
@@ -548,13 +548,13 @@ def test_the_canary_is_steady(machine, tmp_path):
         canary = session.get_function("edge_toolchain.canary")
         start = time.monotonic()
         seconds = [canary(50) for _ in range(5)]
-        taken = time.monotonic() - start
+        elapsed = time.monotonic() - start
         for wrong in (0, -1, 1 << 40):
             with pytest.raises(RuntimeError, match="the canary takes 1 to 10000 milliseconds"):
                 canary(wrong)
     assert min(seconds) > 1e-5
     assert max(seconds) < (3 if KINDS[machine].native else 10) * min(seconds)
-    assert taken > 0.1  # it repeats its work for as long as it may
+    assert elapsed > 0.1  # it repeats its work for as long as it may
     LOG.info("%s", f"canary {min(seconds) * 1e6:.1f} us, spread {max(seconds) / min(seconds) - 1:.2%}")
 
 
@@ -573,17 +573,17 @@ def test_kernels_have_as_many_threads_as_they_are_given(server, threads_library)
     count = load(session, threads_library)["threads"]
     assert count() == cpus * PIECES
     configure = session.get_function("runtime.config_threadpool")
-    for wanted in (1, 2, 1):
-        configure(1, wanted)
-        assert count() == (wanted * PIECES if wanted > 1 else 1)
+    for threads in (1, 2, 1):
+        configure(1, threads)
+        assert count() == (threads * PIECES if threads > 1 else 1)
     close(session)
 
     session = server.connect()
     count = load(session, threads_library)["threads"]
     give = session.get_function("edge_toolchain.threads")
-    for wanted, given in ((0, cpus), (1, 1), (2, 2)):
-        assert give(wanted) == given
-        assert count() == (given * PIECES if given > 1 else 1)
+    for threads, expected in ((0, cpus), (1, 1), (2, 2)):
+        assert give(threads) == expected
+        assert count() == (expected * PIECES if expected > 1 else 1)
     for wrong in (-1, cpus + 1):
         with pytest.raises(RuntimeError, match=f"may use {cpus} CPUs, not {wrong}"):
             give(wrong)
@@ -746,18 +746,22 @@ def test_many_sessions_leave_nothing(server, bad_library):
 
     one(1)
     until(server.is_idle)
-    descriptors, memory, own = server.descriptors(), server.memory_kib(), len(list(Path("/proc/self/fd").iterdir()))
+    descriptors, memory, own_descriptors = (
+        server.descriptors(),
+        server.memory_kib(),
+        len(list(Path("/proc/self/fd").iterdir())),
+    )
     start = time.monotonic()
     for number in range(SESSIONS):
         one(number)
-    taken = time.monotonic() - start
+    elapsed = time.monotonic() - start
     until(server.is_idle)
     until(lambda: server.descriptors() == descriptors)
-    assert len(list(Path("/proc/self/fd").iterdir())) <= own + 1
+    assert len(list(Path("/proc/self/fd").iterdir())) <= own_descriptors + 1
     assert len(list(Path(f"/proc/{server.pid}/task").iterdir())) == 1
     assert server.memory_kib() < memory + 2048
     assert server.memory_kib() < 32 << 10
-    LOG.info("%s", f"{SESSIONS} sessions in {taken:.1f} s, memory {memory} -> {server.memory_kib()} KiB")
+    LOG.info("%s", f"{SESSIONS} sessions in {elapsed:.1f} s, memory {memory} -> {server.memory_kib()} KiB")
 
 
 # --- clients that do not behave --------------------------------------------------------------------------------------
@@ -784,35 +788,35 @@ def test_the_next_session_is_served_at_once(server, library, name):
     assert_serves(server, library)
     with contextlib.ExitStack() as stack:
         for _ in range(50):
-            one = stack.enter_context(socket.create_connection((LOOPBACK, server.port)))
-            one.sendall(ABUSE[name])
+            connection = stack.enter_context(socket.create_connection((LOOPBACK, server.port)))
+            connection.sendall(ABUSE[name])
         LOG.info("%s", f"{name}: {assert_serves(server, library):.3f} s")
 
 
 def test_a_session_of_garbage_is_ended(server, library):
     """After a proper handshake."""
     for sent in (b"\xff" * 64, struct.pack("<Q", 1 << 62), struct.pack("<Qi", 4, 99)):
-        with socket.create_connection((LOOPBACK, server.port)) as one:
-            assert greeted(one, f"client:{server.key}") == RPC_MAGIC
-            one.sendall(sent)
-            one.shutdown(socket.SHUT_WR)
+        with socket.create_connection((LOOPBACK, server.port)) as connection:
+            assert greeted(connection, f"client:{server.key}") == RPC_MAGIC
+            connection.sendall(sent)
+            connection.shutdown(socket.SHUT_WR)
             until(lambda: server.log().count(" begins") == server.log().count(" ends"), 10)
         assert_serves(server, library)
 
 
 def test_an_idle_connection_is_closed_after_five_seconds(server):
-    with socket.create_connection((LOOPBACK, server.port)) as one:
-        one.settimeout(60)
+    with socket.create_connection((LOOPBACK, server.port)) as connection:
+        connection.settimeout(60)
         start = time.monotonic()
-        assert one.recv(1) == b""
+        assert connection.recv(1) == b""
         assert 4 < time.monotonic() - start < 30
 
 
 def test_a_huge_length_is_refused_at_once(server):
-    with socket.create_connection((LOOPBACK, server.port)) as one:
-        one.settimeout(1)
-        one.sendall(ABUSE["huge length"])
-        assert one.recv(1) == b""
+    with socket.create_connection((LOOPBACK, server.port)) as connection:
+        connection.settimeout(1)
+        connection.sendall(ABUSE["huge length"])
+        assert connection.recv(1) == b""
 
 
 def test_versions_are_told_while_a_session_runs(server):
@@ -826,8 +830,8 @@ def test_clients_wait_in_order(server):
     served = []
 
     def wait(number):
-        with contextlib.closing(socket.create_connection((LOOPBACK, server.port))) as one:
-            greeted(one, f"client:{server.key}")
+        with contextlib.closing(socket.create_connection((LOOPBACK, server.port))) as connection:
+            greeted(connection, f"client:{server.key}")
             served.append(number)
 
     threads = [threading.Thread(target=wait, args=(number,)) for number in range(5)]
@@ -869,14 +873,14 @@ def test_a_client_that_was_idle_is_told_at_its_next_call(server):
 
 def test_the_server_has_a_limit_of_its_own(program, tmp_path, bad_library):
     with running(program, tmp_path, "--session-limit", "0.5") as server:
-        for asked in (0, 60):
-            function = load(server.connect(session_s=asked), bad_library)["endless"]
+        for limit in (0, 60):
+            function = load(server.connect(session_s=limit), bad_library)["endless"]
             with pytest.raises(RuntimeError, match=board_server.SESSION_EXPIRED + r"limit of 0\.5 s reached"):
                 function()
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "message"),
     [
         ("segfault", r"was ended by signal 11 \(SIGSEGV\)"),
         ("give_up", r"was ended by signal 6 \(SIGABRT\)"),
@@ -884,9 +888,9 @@ def test_the_server_has_a_limit_of_its_own(program, tmp_path, bad_library):
         ("leave", "ended by itself with code 7"),
     ],
 )
-def test_a_crash_is_told(server, bad_library, library, name, words):
+def test_a_crash_is_told(server, bad_library, library, name, message):
     function = load(server.connect(), bad_library)[name]
-    with pytest.raises(RuntimeError, match=board_server.PROCESS_ENDED + words):
+    with pytest.raises(RuntimeError, match=board_server.PROCESS_ENDED + message):
         function()
     assert_serves(server, library)
     until(server.is_idle)
@@ -983,12 +987,12 @@ def test_a_killed_server_takes_its_session_along_and_is_swept(program, tmp_path,
     (server.work / ".edge-board-server-notes.txt").mkdir()
     with running(program, tmp_path, work=server.work) as second, running(program, tmp_path, work=server.work) as third:
         assert server.folders() == []
-        kept = second.connect()
-        kept.upload(bytearray(b"x"), "mine")
+        second_session = second.connect()
+        second_session.upload(bytearray(b"x"), "mine")
         with running(program, tmp_path, work=server.work):
-            assert kept.listdir("") == "mine"
+            assert second_session.listdir("") == "mine"
         third.connect().upload(bytearray(b"y"), "its own")
-        assert kept.listdir("") == "mine"
+        assert second_session.listdir("") == "mine"
     assert (server.work / ".edge-board-server-notes.txt").is_dir()
 
 
@@ -1024,8 +1028,8 @@ def listens(port: int) -> bool:
 def summary(port: int) -> dict:
     from tvm import rpc
 
-    with contextlib.closing(rpc.connect_tracker(LOOPBACK, port)) as found:
-        return found.summary()
+    with contextlib.closing(rpc.connect_tracker(LOOPBACK, port)) as tracker:
+        return tracker.summary()
 
 
 def free_boards(port: int, key: str = "rpi4") -> int:
@@ -1048,8 +1052,8 @@ def tracked(program, tmp_path):
 def request(port: int, key: str = "rpi4"):
     from tvm import rpc
 
-    with contextlib.closing(rpc.connect_tracker(LOOPBACK, port)) as found:
-        return found.request(key, session_timeout=30)
+    with contextlib.closing(rpc.connect_tracker(LOOPBACK, port)) as tracker:
+        return tracker.request(key, session_timeout=30)
 
 
 def test_a_board_from_the_tracker(tracked, library):
@@ -1067,9 +1071,9 @@ def test_tvms_own_client_and_the_board(tracked):
     from tvm import rpc
 
     server, port = tracked
-    with contextlib.closing(rpc.connect_tracker(LOOPBACK, port)) as found:
-        assert found.summary()["server_info"] == [{"key": "server:rpi4", "addr": [LOOPBACK, server.port]}]
-        session = found.request("rpi4", session_timeout=10)
+    with contextlib.closing(rpc.connect_tracker(LOOPBACK, port)) as tracker:
+        assert tracker.summary()["server_info"] == [{"key": "server:rpi4", "addr": [LOOPBACK, server.port]}]
+        session = tracker.request("rpi4", session_timeout=10)
         session.upload(bytearray(b"x"), "x")
         assert session.listdir("") == "x"
 
@@ -1102,11 +1106,11 @@ def granted(link: socket.socket) -> tuple[str, int, str]:
     """Be given a board by the tracker: its address, its port and the match key."""
     link.sendall(struct.pack("<i", TRACKER_MAGIC))
     assert received(link, 4) == struct.pack("<i", TRACKER_MAGIC)
-    asked = json.dumps([TRACKER_REQUEST, "rpi4", "", 1]).encode()
-    link.sendall(struct.pack("<i", len(asked)) + asked)
-    code, found = json.loads(received(link, struct.unpack("<i", received(link, 4))[0]))
+    request = json.dumps([TRACKER_REQUEST, "rpi4", "", 1]).encode()
+    link.sendall(struct.pack("<i", len(request)) + request)
+    code, reply = json.loads(received(link, struct.unpack("<i", received(link, 4))[0]))
     assert code == TRACKER_SUCCESS
-    return tuple(found)
+    return tuple(reply)
 
 
 def test_a_client_that_does_not_come_does_not_keep_the_board(tracked):
@@ -1151,7 +1155,7 @@ def test_a_tracker_that_answers_with_a_million_brackets_does_not_end_the_server(
 
 
 @pytest.fixture
-def kept(program, tmp_path):
+def controlled(program, tmp_path):
     port = free_port()
     options = ("--tracker", f"{LOOPBACK}:{port}", "--key", "rpi4", "--control")
     with tracker(port), running(program, tmp_path, *options) as server:
@@ -1161,15 +1165,15 @@ def kept(program, tmp_path):
 
 def test_over_tcp_too_nobody_has_a_session_before_there_is_a_key(program, tmp_path):
     with running(program, tmp_path, "--control") as server:
-        for shown in ("client:", f"client:{server.key}"):
-            assert server.answer_to(shown) == RPC_MISMATCH
+        for key in ("client:", f"client:{server.key}"):
+            assert server.answer_to(key) == RPC_MISMATCH
         assert server.ask(f"key {server.key}") == "ok key"
         assert server.answer_to(f"client:{server.key}") == RPC_MAGIC
         assert versions_of(server) == versions()
 
 
-def test_another_key_moves_the_board_while_a_session_runs(kept, library):
-    server, port = kept
+def test_another_key_moves_the_board_while_a_session_runs(controlled, library):
+    server, port = controlled
     session = request(port)
     assert server.hear() == "session 1 begins"
     assert server.ask("key rpi4.locked") == "ok key rpi4.locked"
@@ -1191,16 +1195,16 @@ def test_another_key_moves_the_board_while_a_session_runs(kept, library):
 
 
 @pytest.mark.parametrize("order", ["key other", "key rpi4", "withdraw"])
-def test_a_match_key_that_was_given_away_is_worthless(kept, order):
-    server, port = kept
+def test_a_match_key_that_was_given_away_is_worthless(controlled, order):
+    server, port = controlled
     with socket.create_connection((LOOPBACK, port)) as link:
         match_key = granted(link)[2]
     assert server.ask(order) == f"ok {order}"
     assert server.answer_to(f"client:{match_key}") == RPC_MISMATCH
 
 
-def test_a_withdrawn_board_stays_away(kept):
-    server, port = kept
+def test_a_withdrawn_board_stays_away(controlled):
+    server, port = controlled
     session = request(port)
     assert server.hear() == "session 1 begins"
     assert server.ask("withdraw") == "ok withdraw"
@@ -1235,7 +1239,7 @@ def obeying(program, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "message"),
     [
         (b"", 'there is no order ""'),
         (b"key", "the key cannot be empty"),
@@ -1250,9 +1254,9 @@ def obeying(program, tmp_path):
         (b"key " + b"k" * 5000, "the line is too long"),
     ],
 )
-def test_a_line_that_is_no_order(obeying, line, words):
+def test_a_line_that_is_no_order(obeying, line, message):
     obeying.say(line + b"\n")
-    assert obeying.hear() == f"error {words}"
+    assert obeying.hear() == f"error {message}"
     assert obeying.ask("key " + "k" * 200) == "ok key " + "k" * 200
 
 
@@ -1277,8 +1281,8 @@ def test_a_controller_that_does_not_read_holds_nobody_up(obeying):
     assert obeying.ask("withdraw") == "ok withdraw"
 
 
-def test_a_server_ends_with_its_controller(kept, bad_library):
-    server, port = kept
+def test_a_server_ends_with_its_controller(controlled, bad_library):
+    server, port = controlled
     session = request(port)
     load(session, bad_library)["breed"]()
     children = descendants(server.pid)
@@ -1296,8 +1300,8 @@ def test_a_controller_that_no_longer_listens_is_gone(obeying):
     assert obeying.process.wait(60) == 0
 
 
-def test_a_controller_hears_what_went_wrong(kept, bad_library):
-    server, port = kept
+def test_a_controller_hears_what_went_wrong(controlled, bad_library):
+    server, port = controlled
     function = load(request(port), bad_library)["segfault"]
     with pytest.raises(RuntimeError, match="SIGSEGV"):
         function()
@@ -1308,9 +1312,9 @@ def test_a_controller_hears_what_went_wrong(kept, bad_library):
 def test_a_controller_needs_both_streams(program):
     options = [program, "--port", "0", "--tracker", f"{LOOPBACK}:{free_port()}", "--key", "k", "--control"]
     for closing in ("<&-", ">&-"):
-        done = run(Path("/bin/sh"), "-c", f'exec "$0" "$@" {closing}', *map(str, options))
-        assert done.returncode == 2
-        assert "--control needs standard input and output" in done.stderr
+        completed = run(Path("/bin/sh"), "-c", f'exec "$0" "$@" {closing}', *map(str, options))
+        assert completed.returncode == 2
+        assert "--control needs standard input and output" in completed.stderr
 
 
 def test_without_a_controller_standard_input_is_left_alone(program, tmp_path):
@@ -1332,15 +1336,15 @@ def run(program: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_version_and_help(program):
-    done = run(program, "--version")
-    assert done.returncode == 0
-    assert done.stdout.count("\n") == 1
-    assert json.loads(done.stdout) == versions()
+    completed = run(program, "--version")
+    assert completed.returncode == 0
+    assert completed.stdout.count("\n") == 1
+    assert json.loads(completed.stdout) == versions()
     assert run(program, "--help").stdout.startswith("usage: board_server")
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         (["--nonsense"], 'unknown option "--nonsense"'),
         (["--port"], "--port needs a value"),
@@ -1369,29 +1373,29 @@ def test_version_and_help(program):
         (["--control", "--work-dir", "/proc"], "cannot make a folder for the sessions"),
     ],
 )
-def test_wrong_options(program, options, words):
+def test_wrong_options(program, options, message):
     extra = [] if "--port" in options or "192.0.2.1" in options else ["--port", "0"]
-    done = run(program, *options, *extra)
-    assert done.returncode == 2
-    assert done.stdout == ""
+    completed = run(program, *options, *extra)
+    assert completed.returncode == 2
+    assert completed.stdout == ""
     # Another test's server, killed a moment ago, may have left a folder that this one removes and tells of.
-    lines = [line for line in done.stderr.splitlines() if "Z removing " not in line]
+    lines = [line for line in completed.stderr.splitlines() if "Z removing " not in line]
     assert len(lines) == 1
     assert lines[0].startswith("board_server: ")
-    assert words in lines[0]
+    assert message in lines[0]
 
 
 def test_ports_are_tried_in_turn(program, tmp_path):
-    with socket.create_server((LOOPBACK, 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server((LOOPBACK, 0)) as occupied:
+        port = occupied.getsockname()[1]
         assert "Address already in use" in run(program, "--control", "--port", str(port)).stderr
         argv = [program, "--control", "--port", str(port), "--port-end", str(port + 20), "--work-dir", str(tmp_path)]
         streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         with subprocess.Popen(argv, **streams, text=True) as process:
-            found = int(process.stdout.readline().rpartition(":")[2])
+            port_found = int(process.stdout.readline().rpartition(":")[2])
             process.terminate()
             assert process.wait(60) == 0
-    assert port < found <= port + 20
+    assert port < port_found <= port + 20
 
 
 # --- on a board ------------------------------------------------------------------------------------------------------

@@ -103,8 +103,8 @@ def tvm_session(server: Server, program: Path):
 def rest(link: socket.socket) -> str:
     """Read all that is still said."""
     data = b""
-    while part := link.recv(1 << 16):
-        data += part
+    while chunk := link.recv(1 << 16):
+        data += chunk
     return data.decode(errors="replace")
 
 
@@ -137,12 +137,12 @@ def test_the_socket_is_its_users_alone_and_gone_at_the_end(keyless):
 
 
 def test_nobody_has_a_session_before_there_is_a_key(keyless):
-    for shown in ("client:", f"client:{keyless.key}", "server:", "client"):
-        assert keyless.answer_to(shown) == RPC_MISMATCH
+    for greeting in ("client:", f"client:{keyless.key}", "server:", "client"):
+        assert keyless.answer_to(greeting) == RPC_MISMATCH
     assert keyless.ask(f"key {keyless.key}") == "ok key"
     wrong = board_server.new_key()
-    for shown in ("client:", f"client:{wrong}", f"client:{keyless.key[:-1]}", f"client:{keyless.key}0", keyless.key):
-        assert keyless.answer_to(shown) == RPC_MISMATCH
+    for greeting in ("client:", f"client:{wrong}", f"client:{keyless.key[:-1]}", f"client:{keyless.key}0", keyless.key):
+        assert keyless.answer_to(greeting) == RPC_MISMATCH
     for number in range(1, 4):
         with session(keyless):
             pass
@@ -192,9 +192,9 @@ def test_no_key_can_be_read_by_others(server, program, bad_library):
         load(opened, bad_library)
         server.answer_to(f"client:{server.key}x")
         server.answer_to(f"another:{server.key}")
-        found = [server.pid, *sshd.descendants(server.pid)]
-        assert len(found) == 2
-        for pid in found:
+        pids = [server.pid, *sshd.descendants(server.pid)]
+        assert len(pids) == 2
+        for pid in pids:
             for name in ("cmdline", "environ"):
                 assert server.key.encode() not in Path(f"/proc/{pid}/{name}").read_bytes()
     server.ask("withdraw")
@@ -208,12 +208,12 @@ def test_no_key_can_be_read_by_others(server, program, bad_library):
 @pytest.fixture
 def open_door(program):
     """Return a server whose folder and socket another user may open, so that only the server itself refuses."""
-    with stranger.shared_folder() as folder, running(program, folder, "--socket") as found:
-        assert found.ask(f"key {found.key}") == "ok key"
-        for path in (found.work, found.path.parent):
+    with stranger.shared_folder() as folder, running(program, folder, "--socket") as server:
+        assert server.ask(f"key {server.key}") == "ok key"
+        for path in (server.work, server.path.parent):
             path.chmod(0o755)
-        found.path.chmod(0o777)
-        yield found
+        server.path.chmod(0o777)
+        yield server
 
 
 def test_another_user_is_refused_though_the_socket_is_open_to_all(open_door):
@@ -224,10 +224,10 @@ def test_another_user_is_refused_though_the_socket_is_open_to_all(open_door):
 
 def test_who_connects_does_not_talk_to_another_users_server(open_door, program):
     copy = shutil.copy(program, open_door.work)
-    words = (RUN, copy, "--connect", open_door.path)
-    assert "the socket belongs to another user" in stranger.run(*words)
+    command = (RUN, copy, "--connect", open_door.path)
+    assert "the socket belongs to another user" in stranger.run(*command)
     os.chown(open_door.path, stranger.UID, stranger.UID)  # a foreign owner, or a foreign listener, is enough
-    assert "another user listens there" in stranger.run(*words)
+    assert "another user listens there" in stranger.run(*command)
     with pytest.raises(DeviceError, match="belongs to another user"):
         board_server.dial(LocalShell(), board_server.Server(str(open_door.path), str(program), None), 5)
 
@@ -238,10 +238,10 @@ def test_who_connects_does_not_talk_to_another_users_server(open_door, program):
 def test_an_idle_session_is_ended(program, tmp_path):
     with running(program, tmp_path, "--socket", "--idle-limit", "0.5") as server:
         assert server.ask(f"key {server.key}") == "ok key"
-        words = "RPCSessionTimeoutError: session idle limit of 0.5 s reached; it is the board server's own"
+        message = "RPCSessionTimeoutError: session idle limit of 0.5 s reached; it is the board server's own"
         with session(server) as link:
-            assert words in rest(link)
-        assert server.hear().startswith(f"session 1 ends: {words}")
+            assert message in rest(link)
+        assert server.hear().startswith(f"session 1 ends: {message}")
 
 
 def test_a_session_in_which_something_runs_is_not_idle(program, tmp_path, bad_library):
@@ -369,15 +369,15 @@ def test_there_is_nobody_to_connect_to(program, tmp_path):
     (tmp_path / "file").write_text("")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "deaf"))
-    for path, words in [
+    for path, message in [
         (tmp_path / "nothing", "No such file"),
         (tmp_path / "file", "it is not a socket"),
         (tmp_path / "deaf", "Connection refused"),
         (tmp_path / ("x" * 100), "has more than 107 bytes"),
     ]:
-        done = run(program, "--connect", str(path))
-        assert done.returncode == 2
-        assert words in done.stderr
+        completed = run(program, "--connect", str(path))
+        assert completed.returncode == 2
+        assert message in completed.stderr
 
 
 def test_a_folder_with_a_long_name(program, tmp_path):
@@ -429,16 +429,16 @@ def test_many_sessions_over_ssh_leave_nothing(program, tmp_path):
                     assert greeted(link, f"client:{key}") == RPC_MAGIC
 
             def left() -> list[int]:
-                own = [len(list(Path(f"/proc/self/{kind}").iterdir())) for kind in ("fd", "task")]
-                return [*own, len(sshd.descendants(host.process.pid))]
+                counts = [len(list(Path(f"/proc/self/{kind}").iterdir())) for kind in ("fd", "task")]
+                return [*counts, len(sshd.descendants(host.process.pid))]
 
             before = left()
             start = time.monotonic()
             for _ in range(SESSIONS):
                 one()
-            taken = time.monotonic() - start
+            elapsed = time.monotonic() - start
             until(lambda: left() == before)
-            LOG.info("%s", f"{SESSIONS} sessions over SSH in {taken:.2f} s")
+            LOG.info("%s", f"{SESSIONS} sessions over SSH in {elapsed:.2f} s")
             until(lambda: list(Path(served.socket).parent.glob("session-*")) == [])
             served.stop()
         until(lambda: list(tmp_path.glob(".edge*")) == [])

@@ -37,7 +37,7 @@ def environment(tmp_path):
 
 
 @pytest.fixture
-def place(tmp_path):
+def sandbox(tmp_path):
     """A folder of a job, with `toolchain` and `python3 -m pip` in its path."""
     tools = tmp_path / "bin"
     tools.mkdir()
@@ -49,22 +49,22 @@ def place(tmp_path):
     return tmp_path
 
 
-def run(place: Path, script: str, shell: list[str], **given: str) -> subprocess.CompletedProcess[str]:
+def run(sandbox: Path, script: str, shell: list[str], **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {
         **os.environ,
-        "PATH": f"{place / 'bin'}:{os.environ['PATH']}",
+        "PATH": f"{sandbox / 'bin'}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
-        "GITHUB_OUTPUT": str(place / "output"),
-        **given,
+        "GITHUB_OUTPUT": str(sandbox / "output"),
+        **variables,
     }
     return subprocess.run(
-        [*shell, script], cwd=place, env=environment, capture_output=True, text=True, timeout=300, check=False
+        [*shell, script], cwd=sandbox, env=environment, capture_output=True, text=True, timeout=300, check=False
     )
 
 
-def check_reports(place: Path, *names: str) -> None:
+def check_reports(sandbox: Path, *names: str) -> None:
     for name in names:
-        suite = ET.parse(place / "toolchain-report" / name).getroot()  # noqa: S314 - of a test of ours
+        suite = ET.parse(sandbox / "toolchain-report" / name).getroot()  # noqa: S314 - of a test of ours
         assert junit.faults(suite) == []
 
 
@@ -74,13 +74,13 @@ BASH, SH = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c"], ["sh", "-
 
 def check_installed(environment: Path, install: str, shell: list[str], **variables: str) -> None:
     """Run a template's step of installation, and the `toolchain` that it installed."""
-    done = subprocess.run(
+    completed = subprocess.run(
         [*shell, install],
         cwd=environment.parent.parent,
         env={**os.environ, **variables, "PATH": f"{environment}:{os.environ['PATH']}", "PIP_NO_INDEX": "1"},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert completed.returncode == 0, completed.stdout + completed.stderr
     version = subprocess.run([environment / "toolchain", "--version"], capture_output=True, text=True, check=True)
     assert version.stdout.split()[-1] == __version__
     assert list(environment.parent.glob("lib/python*/site-packages/toolchain/_data/README.md"))
@@ -104,9 +104,9 @@ def test_the_action_has_the_keys_that_github_knows():
         assert step.keys() <= _STEP
         assert ("run" in step) == ("shell" in step) != ("uses" in step)
         assert "${{" not in step.get("run", "")  # nobody's input becomes a part of a script
-    named = set(re.findall(r"inputs\.([a-z-]+)", GITHUB.read_text(encoding="utf-8")))
-    assert named == action["inputs"].keys()
-    assert all(one.keys() <= {"description", "required", "default"} for one in action["inputs"].values())
+    inputs_used = set(re.findall(r"inputs\.([a-z-]+)", GITHUB.read_text(encoding="utf-8")))
+    assert inputs_used == action["inputs"].keys()
+    assert all(entry.keys() <= {"description", "required", "default"} for entry in action["inputs"].values())
 
 
 def test_the_action_installs_the_checkout_that_it_is_part_of(environment):
@@ -135,56 +135,56 @@ def steps_that_install() -> dict[str, tuple[str, list[str]]]:
     "requirement",
     ["edge-toolchain", "edge-toolchain==0.1", "missing.whl", "https://host/x.whl", "http://host/x.whl#sha256=00"],
 )
-def test_what_an_index_would_answer_is_not_installed(place, template, requirement):
+def test_what_an_index_would_answer_is_not_installed(sandbox, template, requirement):
     """A name is whoever's registers it first, and an address without a digest is whatever it has today."""
     script, shell = steps_that_install()[template]
-    done = run(place, script, shell, REQUIREMENT=requirement)
-    assert done.returncode == 2
-    assert requirement in done.stdout + done.stderr
-    assert not (place / "installed").exists()
+    completed = run(sandbox, script, shell, REQUIREMENT=requirement)
+    assert completed.returncode == 2
+    assert requirement in completed.stdout + completed.stderr
+    assert not (sandbox / "installed").exists()
 
 
 @pytest.mark.parametrize("template", ["github", "gitlab"])
-def test_an_address_with_a_digest_is_installed_as_it_is(place, template):
+def test_an_address_with_a_digest_is_installed_as_it_is(sandbox, template):
     script, shell = steps_that_install()[template]
     address = "https://host/edge_toolchain-0.1.0-py3-none-any.whl#sha256=" + "0" * 64
-    assert run(place, script, shell, REQUIREMENT=address).returncode == 0
-    assert (place / "installed").read_text() == f"-m pip install --quiet {address}\n"
+    assert run(sandbox, script, shell, REQUIREMENT=address).returncode == 0
+    assert (sandbox / "installed").read_text() == f"-m pip install --quiet {address}\n"
 
 
-def test_a_job_must_say_what_it_installs(place):
+def test_a_job_must_say_what_it_installs(sandbox):
     script, shell = steps_that_install()["gitlab"]
-    assert run(place, script, shell, REQUIREMENT="").returncode == 2
-    assert not (place / "installed").exists()
+    assert run(sandbox, script, shell, REQUIREMENT="").returncode == 2
+    assert not (sandbox / "installed").exists()
 
 
-def test_the_action_runs(place, tiny):
+def test_the_action_runs(sandbox, tiny):
     action = github()
-    inputs = {name: str(one.get("default", "")) for name, one in action["inputs"].items()}
+    inputs = {name: str(description.get("default", "")) for name, description in action["inputs"].items()}
     inputs |= {"package": str(tiny.folder), "board": "local", "wait": "100"}
     deploy = action["runs"]["steps"][2]
-    done = run(place, deploy["run"], BASH, **given_to(deploy, inputs))
-    assert done.returncode == 0, done.stderr
-    check_reports(place, "deploy.xml")
+    completed = run(sandbox, deploy["run"], BASH, **given_to(deploy, inputs))
+    assert completed.returncode == 0, completed.stderr
+    check_reports(sandbox, "deploy.xml")
 
 
 @pytest.mark.parametrize(
     ("code", "ends", "verdict"),
     [(0, 0, "pass"), (7, 0, "inconclusive"), (6, 6, "regression"), (5, 5, "wrong"), (75, 75, "")],
 )
-def test_the_action_says_what_the_gate_found(place, code, ends, verdict):
-    (place / "bin" / "toolchain").write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >words\nexit {code}\n')
+def test_the_action_says_what_the_gate_found(sandbox, code, ends, verdict):
+    (sandbox / "bin" / "toolchain").write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >words\nexit {code}\n')
     gate = github()["runs"]["steps"][1]
     inputs = {"package": "new.tar", "base": "old $(touch x).tar", "board": "rpi4", "host": "me@x", "wait": "9"}
     inputs |= {"ssh-key": "secret", "known-hosts": "x ssh-ed25519 A"}
-    done = run(place, gate["run"], BASH, **given_to(gate, inputs))
-    assert done.returncode == ends, done.stderr
-    assert (place / "output").read_text() == f"verdict={verdict}\n"
-    assert ("::warning::" in done.stdout) == (code == 7)
-    words = (place / "words").read_text().splitlines()
-    assert words[:8] == ["gate", "new.tar", "--base", "old $(touch x).tar", "--board", "rpi4", "--wait", "9"]
-    assert words[8:10] == ["--host", "me@x"]
-    assert not Path(words[words.index("--identity") + 1]).exists()
+    completed = run(sandbox, gate["run"], BASH, **given_to(gate, inputs))
+    assert completed.returncode == ends, completed.stderr
+    assert (sandbox / "output").read_text() == f"verdict={verdict}\n"
+    assert ("::warning::" in completed.stdout) == (code == 7)
+    arguments = (sandbox / "words").read_text().splitlines()
+    assert arguments[:8] == ["gate", "new.tar", "--base", "old $(touch x).tar", "--board", "rpi4", "--wait", "9"]
+    assert arguments[8:10] == ["--host", "me@x"]
+    assert not Path(arguments[arguments.index("--identity") + 1]).exists()
 
 
 def test_the_template_has_the_keys_that_gitlab_knows():
@@ -202,32 +202,32 @@ def test_the_template_has_the_keys_that_gitlab_knows():
 
 
 @pytest.mark.parametrize(("base", "code"), [("", 0), ("same", 2)])
-def test_the_template_runs(place, tiny, base, code):
+def test_the_template_runs(sandbox, tiny, base, code):
     """A gate of a package against itself is refused, which shows that it is asked for."""
     job = yaml.safe_load(GITLAB.read_text(encoding="utf-8"))[".toolchain"]
-    given = {**job["variables"], "PACKAGE": str(tiny.folder), "BOARD": "local", "WAIT": "100"}
-    given["REQUIREMENT"] = str(ROOT)
-    given["BASE"] = str(tiny.folder) if base else ""
-    done = run(place, "\n".join([*job["before_script"], *job["script"]]), SH, **given)
-    assert done.returncode == code, done.stderr
-    check_reports(place, "gate.xml" if base else "deploy.xml")
-    assert (place / "toolchain-report" / "deploy.xml").exists() == (not base)
+    variables = {**job["variables"], "PACKAGE": str(tiny.folder), "BOARD": "local", "WAIT": "100"}
+    variables["REQUIREMENT"] = str(ROOT)
+    variables["BASE"] = str(tiny.folder) if base else ""
+    completed = run(sandbox, "\n".join([*job["before_script"], *job["script"]]), SH, **variables)
+    assert completed.returncode == code, completed.stderr
+    check_reports(sandbox, "gate.xml" if base else "deploy.xml")
+    assert (sandbox / "toolchain-report" / "deploy.xml").exists() == (not base)
 
 
 @pytest.mark.parametrize("code", [0, 5, 6, 7, 75])
-def test_what_does_not_pass_the_gate_is_not_deployed(place, code):
+def test_what_does_not_pass_the_gate_is_not_deployed(sandbox, code):
     """A release that is current on the board would be its own base the next time."""
-    (place / "bin" / "toolchain").write_text(f'#!/bin/sh\necho "$1" >>words\n[ "$1" != gate ] || exit {code}\n')
+    (sandbox / "bin" / "toolchain").write_text(f'#!/bin/sh\necho "$1" >>words\n[ "$1" != gate ] || exit {code}\n')
     job = yaml.safe_load(GITLAB.read_text(encoding="utf-8"))[".toolchain"]
-    given = {**job["variables"], "PACKAGE": "new.tar", "BOARD": "rpi4", "BASE": "current"}
-    given["REQUIREMENT"] = str(ROOT)
-    done = run(place, "\n".join([*job["before_script"], *job["script"]]), SH, **given)
-    assert done.returncode == code
-    assert (place / "words").read_text().split() == (["gate"] if code else ["gate", "deploy"])
+    variables = {**job["variables"], "PACKAGE": "new.tar", "BOARD": "rpi4", "BASE": "current"}
+    variables["REQUIREMENT"] = str(ROOT)
+    completed = run(sandbox, "\n".join([*job["before_script"], *job["script"]]), SH, **variables)
+    assert completed.returncode == code
+    assert (sandbox / "words").read_text().split() == (["gate"] if code else ["gate", "deploy"])
     names = [step["name"] for step in github()["runs"]["steps"]]
     assert names.index("Gate") < names.index("Deploy")
-    wanted = github()["runs"]["steps"][names.index("Deploy")]["if"]
-    assert wanted == "inputs.base == '' || steps.gate.outputs.verdict == 'pass'"
+    condition = github()["runs"]["steps"][names.index("Deploy")]["if"]
+    assert condition == "inputs.base == '' || steps.gate.outputs.verdict == 'pass'"
 
 
 def test_the_projects_of_the_documentation_run(tmp_path, tiny):
@@ -238,10 +238,10 @@ def test_the_projects_of_the_documentation_run(tmp_path, tiny):
     (tmp_path / "test_model.py").write_text(example)
     bundle.pack(tiny, tmp_path / "new.tar")
     argv = [sys.executable, "-m", "pytest", "-p", PLUGIN, "-p", "no:cacheprovider", "--junitxml", "report.xml"]
-    done = subprocess.run(
+    completed = subprocess.run(
         [*argv, "--package", "new.tar", "--wait", "100", "--budget", "0.1"],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout
-    assert "3 passed" in done.stdout
+    assert completed.returncode == 0, completed.stdout
+    assert "3 passed" in completed.stdout
     assert junit.faults(ET.parse(tmp_path / "report.xml").getroot()) == []  # noqa: S314

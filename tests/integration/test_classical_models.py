@@ -47,8 +47,8 @@ def test_a_model_gives_what_onnxruntime_gives(name, count):
     values = rows(onnx.load(path), count)
     loaded = source.load(str(path), {onnx.load(path).graph.input[0].name: values.shape})
     expected = reference.run(loaded, {loaded.inputs[0].name: values})
-    found = operator_cases.compile_imported(importer.import_model(loaded))([values])
+    computed = operator_cases.compile_imported(importer.import_model(loaded))([values])
     for output, array in expected.items():
-        assert (found[output].shape, found[output].dtype) == (array.shape, array.dtype), output
-    difference = tensors.compare(found, expected)
-    assert difference.ok, (difference, found, expected)
+        assert (computed[output].shape, computed[output].dtype) == (array.shape, array.dtype), output
+    difference = tensors.compare(computed, expected)
+    assert difference.ok, (difference, computed, expected)

@@ -31,10 +31,10 @@ def results(tiny, alice, bob, program, tmp_path_factory):
 
 def test_each_client_does_what_it_must(results):
     wrong = [
-        (case.name, title, found.text)
+        (case.name, title, result.text)
         for case, row in results
-        for title, found in row.items()
-        if not found.ok and not run.is_excused(title, case)
+        for title, result in row.items()
+        if not result.ok and not run.is_excused(title, case)
     ]
     assert wrong == []
 
@@ -65,5 +65,5 @@ def test_a_client_is_any_program(tiny, alice, bob, tmp_path):
     client = run.program([sys.executable, str(ROOT / "tests" / "data" / "conformance" / "accepts_all.py")])
     case = next(case for case in CASES if case.name == "no signature file")
     case.make(setting)
-    found = run.result(client, case, setting, "a program")
-    assert (found.ok, bool(re.match("installs other files", found.text))) == (False, True)
+    result = run.result(client, case, setting, "a program")
+    assert (result.ok, bool(re.match("installs other files", result.text))) == (False, True)

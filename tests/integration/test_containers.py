@@ -77,11 +77,11 @@ def present() -> bool:
 def client():
     """The engine, which looks afterwards as it did before: no container, work image or layer of ours is left."""
     require("a Docker engine", "docker.io", present())
-    one = docker.from_env(timeout=600)
-    yield one
+    docker_client = docker.from_env(timeout=600)
+    yield docker_client
     # The engine removes a container by itself, which a busy machine takes its time for.
-    until(lambda: not leftovers(one), 60)
-    one.close()
+    until(lambda: not leftovers(docker_client), 60)
+    docker_client.close()
 
 
 def until(holds, seconds) -> None:
@@ -93,8 +93,8 @@ def until(holds, seconds) -> None:
 
 def leftovers(client) -> list[str]:
     running = client.containers.list(all=True, ignore_removed=True, filters={"label": container_run.WORK_LABEL})
-    return [f"{one.id} {one.status} {one.attrs['Config']['Cmd']}" for one in running] + [
-        name for one in client.images.list(name="edge-toolchain/work") for name in one.tags
+    return [f"{container.id} {container.status} {container.attrs['Config']['Cmd']}" for container in running] + [
+        name for tag in client.images.list(name="edge-toolchain/work") for name in tag.tags
     ]
 
 
@@ -125,12 +125,12 @@ def content(client, image) -> dict[str, str]:
         with tarfile.open(fileobj=stream) as saved:
             [layer] = json.load(saved.extractfile("manifest.json"))[0]["Layers"]
             with tarfile.open(fileobj=saved.extractfile(layer)) as archive:
-                return {one.name: described(archive, one) for one in archive}
+                return {member.name: described(archive, member) for member in archive}
 
 
-def described(archive, one) -> str:
-    digest = hashlib.sha256(archive.extractfile(one).read()).hexdigest() if one.isreg() else ""
-    return f"{one.type!r} {one.mode:o} {one.uid}:{one.gid} {one.mtime} {one.size} {one.linkname} {digest}"
+def described(archive, entry) -> str:
+    digest = hashlib.sha256(archive.extractfile(entry).read()).hexdigest() if entry.isreg() else ""
+    return f"{entry.type!r} {entry.mode:o} {entry.uid}:{entry.gid} {entry.mtime} {entry.size} {entry.linkname} {digest}"
 
 
 @pytest.mark.nightly
@@ -157,16 +157,16 @@ def test_what_the_image_says(built, client):
     assert image.id == built.id == images.identity("pynq")
     assert image.attrs["Created"] == created
     assert image.labels["edge-toolchain.triple"] == "arm-linux-gnueabihf"
-    state = {one.name: one for one in images.examine()}["pynq"]
+    state = {status.name: status for status in images.examine()}["pynq"]
     assert (state.state, state.id, state.size) == ("ready", built.id, built.size)
     times = {text.split()[3] for name, text in content(client, built.id).items() if name.startswith("usr/")}
     assert len(times) == 1
 
 
 def test_checks(built):
-    found = images.check(built.name)
-    assert [one for one in found if not one.passed] == []
-    assert len(found) == 7
+    checks = images.check(built.name)
+    assert [check for check in checks if not check.passed] == []
+    assert len(checks) == 7
 
 
 def test_bill_of_materials(built):
@@ -175,11 +175,13 @@ def test_bill_of_materials(built):
     document = json.loads(text)
     assert (document["spdxVersion"], document["dataLicense"]) == ("SPDX-2.3", "CC0-1.0")
     image, *packages = document["packages"]
-    assert sorted(f"{one['name']} {one['versionInfo']}" for one in packages) == sorted(listed)
-    identities = [one["SPDXID"] for one in document["packages"]]
+    assert sorted(f"{package['name']} {package['versionInfo']}" for package in packages) == sorted(listed)
+    identities = [package["SPDXID"] for package in document["packages"]]
     assert len(set(identities)) == len(identities)
     contained = {
-        one["relatedSpdxElement"] for one in document["relationships"] if one["relationshipType"] == "CONTAINS"
+        relationship["relatedSpdxElement"]
+        for relationship in document["relationships"]
+        if relationship["relationshipType"] == "CONTAINS"
     }
     assert contained == set(identities) - {image["SPDXID"]}
 
@@ -188,7 +190,7 @@ def test_the_bill_is_told_as_cyclonedx_and_the_build_as_in_toto(built):
     listed = images.run("pynq", ["dpkg-query", "-W", "-f", "${Package} ${Version}\n"]).stdout.splitlines()
     bill = parsed("containers", "inventory", "pynq")
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(json.dumps(bill)) is None
-    assert sorted(f"{one['name']} {one['version']}" for one in bill["components"]) == sorted(listed)
+    assert sorted(f"{component['name']} {component['version']}" for component in bill["components"]) == sorted(listed)
     statement = parsed("containers", "inventory", "pynq", "--provenance")
     assert statement["subject"][0]["digest"]["sha256"] == images.identity("pynq").removeprefix("sha256:")
     assert done("containers", "inventory", "pynq").out.startswith("NAME ")
@@ -199,8 +201,8 @@ def test_a_build_as_builds_are_run(built, tmp_path):
     sources.mkdir()
     output.mkdir()
     (sources / "a.cc").write_text("int main() { return 7; }\n")
-    words = ["arm-linux-gnueabihf-g++", sources / "a.cc", "-o", output / "a", "-static"]
-    images.run("pynq", words, writable=[output], readable=[sources], workdir=output)
+    command = ["arm-linux-gnueabihf-g++", sources / "a.cc", "-o", output / "a", "-static"]
+    images.run("pynq", command, writable=[output], readable=[sources], workdir=output)
     assert (output / "a").read_bytes()[:4] == b"\x7fELF"
     with pytest.raises(BuildError, match="touch failed"):
         images.run("pynq", ["touch", sources / "b"], writable=[output], readable=[sources])
@@ -211,8 +213,8 @@ def test_a_build_as_builds_are_run(built, tmp_path):
 
 def test_outputs_stay_apart_and_whole(built):
     script = "head -c 3000000 /dev/zero | tr '\\0' x; echo fault >&2; exit 3"
-    done = images.run("pynq", ["sh", "-c", script], check=False)
-    assert (done.returncode, len(done.stdout), done.stderr) == (3, 3_000_000, "fault\n")
+    completed = images.run("pynq", ["sh", "-c", script], check=False)
+    assert (completed.returncode, len(completed.stdout), completed.stderr) == (3, 3_000_000, "fault\n")
 
 
 def test_short_commands_keep_their_exit_codes(built):
@@ -221,8 +223,10 @@ def test_short_commands_keep_their_exit_codes(built):
 
 
 def test_many_processes_are_refused(built):
-    done = images.run("pynq", ["bash", "-c", "for i in $(seq 700); do sleep 20 & done; wait"], check=False, timeout=30)
-    assert "Resource temporarily unavailable" in done.stderr
+    completed = images.run(
+        "pynq", ["bash", "-c", "for i in $(seq 700); do sleep 20 & done; wait"], check=False, timeout=30
+    )
+    assert "Resource temporarily unavailable" in completed.stderr
 
 
 def test_a_command_that_takes_too_long(built):
@@ -243,7 +247,7 @@ def test_a_killed_caller_leaves_no_container(built, client):
 
 def test_an_interrupted_build_leaves_nothing(client):
     """Interrupt a build in its longest step; the engine is left as it was."""
-    before = {one.id for one in client.images.list(filters={"dangling": True})}
+    before = {image.id for image in client.images.list(filters={"dangling": True})}
 
     def tell(line):
         if "apt.sh" in line:
@@ -254,7 +258,7 @@ def test_an_interrupted_build_leaves_nothing(client):
     with pytest.raises(KeyboardInterrupt):
         build.build(image_recipe.recipe("pynq"), "edge-toolchain-test/none:latest", options, tell)
     until(lambda: not leftovers(client), 60)  # other tests link in containers meanwhile
-    assert {one.id for one in client.images.list(filters={"dangling": True})} <= before
+    assert {image.id for image in client.images.list(filters={"dangling": True})} <= before
     assert client.images.list(name="edge-toolchain-test/none") == []
 
 
@@ -279,7 +283,9 @@ def test_many_links_are_the_same_bytes_as_one_and_take_one_container(thing, clie
     for folder in folders:
         folder.mkdir()
     starts, run = [], images.run
-    monkeypatch.setattr(images, "run", lambda *words, **options: starts.append(words) or run(*words, **options))
+    monkeypatch.setattr(
+        images, "run", lambda *arguments, **options: starts.append(arguments) or run(*arguments, **options)
+    )
     assert PYNQ.link_all([(folder / "model.so", [thing]) for folder in folders]) == [None] * 8
     assert len(starts) == 1
     assert {(folder / "model.so").read_bytes() for folder in folders} == {(tmp_path / "model.so").read_bytes()}
@@ -320,10 +326,10 @@ def test_a_container_that_dies_leaves_what_was_linked(thing, client, tmp_path):
         future = threads.submit(PYNQ.link_all, pairs, timeout=120.0)
         until(lambda: all(path.exists() for path, _ in pairs[:4]), 60)
         time.sleep(0.5)  # until what was written is also reported
-        [one] = client.containers.list(filters={"label": container_run.WORK_LABEL})
-        one.kill()
-        *found, last = future.result(60)
-    assert found == [None] * 4
+        [container] = client.containers.list(filters={"label": container_run.WORK_LABEL})
+        container.kill()
+        *faults, last = future.result(60)
+    assert faults == [None] * 4
     assert "was killed" in last.message
     assert [path.exists() for path, _ in pairs] == [True] * 4 + [False]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0.so", "1.so", "2.so", "3.so", "objects"]
@@ -331,8 +337,8 @@ def test_a_container_that_dies_leaves_what_was_linked(thing, client, tmp_path):
 
 def test_an_image_that_is_not_here(thing, tmp_path):
     absent = cross.ContainerCross("arm-linux-gnueabihf", "edge-toolchain-test/none:latest")
-    found = absent.link_all([(tmp_path / "a.so", [thing]), (tmp_path / "b.so", [thing])])
-    assert [fault.message for fault in found] == [
+    faults = absent.link_all([(tmp_path / "a.so", [thing]), (tmp_path / "b.so", [thing])])
+    assert [fault.message for fault in faults] == [
         "the image edge-toolchain-test/none:latest is not on this machine"
     ] * 2
 
@@ -345,10 +351,10 @@ def test_candidates_of_a_search_are_linked_in_containers(built, tmp_path):
 
     target = tvm.target.Target({"kind": "llvm", "mtriple": PYNQ.triple, "mcpu": "cortex-a9", "mfloat-abi": "hard"})
     modules = [candidates.matmul(2), candidates.on_a_gpu(), candidates.matmul(4), candidates.matmul(2)]
-    with Builder(target, PYNQ, tmp_path / "made", workers=2, timeout_s=120.0) as one:
-        found = one.build(modules)
-        assert [item.library is None for item in found] == [False, True, False, False]
-        texts = [item.library.read_bytes() for item in found if item.library]
+    with Builder(target, PYNQ, tmp_path / "made", workers=2, timeout_s=120.0) as builder:
+        artifacts = builder.build(modules)
+        assert [item.library is None for item in artifacts] == [False, True, False, False]
+        texts = [item.library.read_bytes() for item in artifacts if item.library]
         assert all(text[18:20] == b"\x28\0" for text in texts)  # the number that ELF gives 32-bit Arm
         assert texts[0] == texts[2] != texts[1]
     assert list((tmp_path / "made").iterdir()) == []
@@ -378,10 +384,10 @@ def test_an_ndk(ndk, client, tmp_path):
     with another(client, "ndk", image_recipe.recipe("mali"), options) as image:
         driver = images.environment(image.tag)["TVM_NDK_CC"]
         (tmp_path / "a.c").write_text("int a;\n")
-        words = [driver, "-shared", "-fPIC", tmp_path / "a.c", "-o", tmp_path / "a.so"]
-        images.run(image.tag, words, writable=[tmp_path])
+        command = [driver, "-shared", "-fPIC", tmp_path / "a.c", "-o", tmp_path / "a.so"]
+        images.run(image.tag, command, writable=[tmp_path])
         text = images.run(image.tag, ["cat", "/usr/share/edge-toolchain/sbom.spdx.json"]).stdout
-        versions = {one["name"]: one.get("versionInfo") for one in json.loads(text)["packages"]}
+        versions = {package["name"]: package.get("versionInfo") for package in json.loads(text)["packages"]}
     assert versions["android-ndk"] == "0.1.2"
     assert (tmp_path / "a.so").is_file()
 
@@ -401,11 +407,11 @@ def test_another_archive_than_the_named_one(ndk):
 def test_the_toolchain_in_its_image(client):
     """`docker run IMAGE` works for any user, without a home and with a read-only root."""
     image = images.build("host", OPTIONS)
-    said = client.containers.run(
+    output = client.containers.run(
         image.id, ["--help"], user="4242:4242", read_only=True, environment={"HOME": ""}, remove=True
     )
-    assert b"Compile a neural network for your board" in said
-    assert [one for one in images.check("host") if not one.passed] == []
+    assert b"Compile a neural network for your board" in output
+    assert [check for check in images.check("host") if not check.passed] == []
     code = "import sys, tvm; print(tvm.__version__, tvm.target.Target('llvm').kind)"
     assert "llvm" in images.run("host", ["python", "-c", code]).stdout
 
@@ -413,13 +419,13 @@ def test_the_toolchain_in_its_image(client):
 @contextlib.contextmanager
 def composed(project: str, **environment: str):
     """Run the services of docker/builders.yaml for the time of a block."""
-    words = ["docker-compose", "--project-name", project, "--file", str(resources.ROOT / "docker/builders.yaml")]
+    command = ["docker-compose", "--project-name", project, "--file", str(resources.ROOT / "docker/builders.yaml")]
     how = {"env": {**os.environ, **environment}, "capture_output": True}
-    subprocess.run([*words, "up", "--detach"], check=True, **how)
+    subprocess.run([*command, "up", "--detach"], check=True, **how)
     try:
         yield
     finally:
-        subprocess.run([*words, "down", "--timeout", "5"], check=True, **how)
+        subprocess.run([*command, "down", "--timeout", "5"], check=True, **how)
 
 
 @pytest.mark.nightly
@@ -431,7 +437,7 @@ def test_builders_in_containers_make_the_same_bytes(client, tmp_path):
     tls = builders.certificates(tmp_path)[1::2]
     for path, mode in ((tmp_path, 0o755), (tmp_path / "key.pem", 0o644)):
         path.chmod(mode)  # the user in the containers is another one
-    port, project, said = sshd.free_port(), f"builders-{uuid.uuid4().hex[:8]}", []
+    port, project, lines = sshd.free_port(), f"builders-{uuid.uuid4().hex[:8]}", []
     scheduler = parse(f"tls://127.0.0.1:{port}", Access(*map(Path, tls)))
     target = tvm.target.Target({"kind": "llvm", "mtriple": TRIPLE})
     modules = [candidates.matmul(size) for size in (1, 4, 16)]
@@ -439,13 +445,13 @@ def test_builders_in_containers_make_the_same_bytes(client, tmp_path):
     names |= {"PORT": str(port), "SCHEDULER": f"tls://127.0.0.1:{port}"}
     with composed(project, **names):
         until(lambda: answers(port) and survey(scheduler), 120)
-        hire = partial(DaskCrew, scheduler, TRIPLE, said.append)
+        hire = partial(DaskCrew, scheduler, TRIPLE, lines.append)
         with Builder(target, cross.HostCross(TRIPLE), tmp_path / "there", timeout_s=120.0, hire=hire) as there:
-            made = [one.library.read_bytes() for one in there.build(modules)]
+            libraries = [artifact.library.read_bytes() for artifact in there.build(modules)]
             assert sum(row.candidates for row in there.rows) == len(modules)
     with Builder(target, cross.HostCross(TRIPLE), tmp_path / "here", timeout_s=120.0) as here:
-        assert [one.library.read_bytes() for one in here.build(modules)] == made
-    assert not any("warning" in line for line in said), said
+        assert [artifact.library.read_bytes() for artifact in here.build(modules)] == libraries
+    assert not any("warning" in line for line in lines), lines
     assert not client.containers.list(all=True, filters={"label": f"com.docker.compose.project={project}"})
 
 

@@ -35,9 +35,9 @@ LANES = 4
 
 @pytest.fixture(scope="module", params=BOARDS)
 def kind(request):
-    made = board.load(request.param).resolved()
-    MACHINES[made.machine].require()
-    return made
+    board_type = board.load(request.param).resolved()
+    MACHINES[board_type.machine].require()
+    return board_type
 
 
 def target(kind: board.Board) -> tvm.target.Target:
@@ -65,15 +65,15 @@ LAYERS = {
 def choices(layer: Conv, kind: board.Board) -> Iterator[templates.Choice]:
     """Yield the cheapest way of each template, and the costliest, which has other tiles."""
     for template in templates.NAMES:
-        if found := only(template, layer, machine(target(kind))):
-            yield from dict.fromkeys((found[0], found[-1]))
+        if choice := only(template, layer, machine(target(kind))):
+            yield from dict.fromkeys((choice[0], choice[-1]))
 
 
 def only(template: str, layer: Conv, processor: Machine) -> list[templates.Choice]:
     """List the choices of one template."""
     # Without Winograd's template its variants are left out, too; it computes none of their layers.
     others = frozenset(templates.NAMES) - {template, "winograd" if template.endswith("winograd") else template}
-    return [one.choice for one in templates.candidates(layer, processor, without=others)]
+    return [candidate.choice for candidate in templates.candidates(layer, processor, without=others)]
 
 
 @pytest.fixture(scope="module")
@@ -106,14 +106,14 @@ def loaded(kind, session, tmp_path_factory):
 def test_a_layer_matches_onnxruntime(name, kind, loaded, session):
     names, library = loaded
     layer, inputs, device = LAYERS[name], kernels.inputs_of(LAYERS[name]), session.cpu(0)
-    wanted = kernels.expected(layer, inputs)
+    expected = kernels.expected(layer, inputs)
     for choice, function in names[name]:
         template = templates._TEMPLATES[choice.template]
-        given = kernels.arguments(template, layer, machine(target(kind)), choice.config, inputs)
+        arguments = kernels.arguments(template, layer, machine(target(kind)), choice.config, inputs)
         out = tvm.runtime.tensor(np.full(layer.out.shape, np.nan, np.float32), device)
-        library[function](*(tvm.runtime.tensor(array, device) for array in given), out)
+        library[function](*(tvm.runtime.tensor(array, device) for array in arguments), out)
         got = kernels.unblocked(out.numpy(), layer.out)
-        np.testing.assert_allclose(got, wanted, rtol=5e-5, atol=5e-5, err_msg=str(choice))
+        np.testing.assert_allclose(got, expected, rtol=5e-5, atol=5e-5, err_msg=str(choice))
 
 
 @pytest.mark.parametrize("kind", ["rpi4"], indirect=True)
@@ -135,12 +135,14 @@ def test_layers_in_half_precision_match_onnxruntime(kind, session, tmp_path):
     library, device = session.load_module(path.name), session.cpu(0)
     for name, layer, choice in calls:
         inputs = kernels.inputs_of(layer)
-        given = kernels.arguments(templates._TEMPLATES[choice.template], layer, newer.machine, choice.config, inputs)
-        given[0] = given[0].astype(layer.data.dtype)
+        arguments = kernels.arguments(
+            templates._TEMPLATES[choice.template], layer, newer.machine, choice.config, inputs
+        )
+        arguments[0] = arguments[0].astype(layer.data.dtype)
         out = tvm.runtime.tensor(np.zeros(layer.out.shape, np.float16), device)
-        library[name](*(tvm.runtime.tensor(array, device) for array in given), out)
-        got, wanted = kernels.unblocked(out.numpy(), layer.out), kernels.expected(layer, inputs)
-        assert np.abs(got - wanted).max() < 5e-3 * np.abs(wanted).max(), (name, choice)
+        library[name](*(tvm.runtime.tensor(array, device) for array in arguments), out)
+        got, expected = kernels.unblocked(out.numpy(), layer.out), kernels.expected(layer, inputs)
+        assert np.abs(got - expected).max() < 5e-3 * np.abs(expected).max(), (name, choice)
     assert {choice.template for _, _, choice in calls} == {"float16", "float16_depthwise", "float16_winograd"}
 
 
@@ -189,25 +191,25 @@ class Net:
 
 def residual() -> onnx.ModelProto:
     """First layer, 3x3 layers with a residual sum, strides, all poolings, a dense layer, softmax."""
-    net, one = Net(1, 3, 33, 29), [1, 1, 1, 1]
+    net, ones = Net(1, 3, 33, 29), [1, 1, 1, 1]
     stem = net.add("Relu", net.conv("x", 3, 16, 7, strides=[2, 2], pads=[3, 3, 3, 3]))
-    pooled = net.add("MaxPool", stem, kernel_shape=[3, 3], strides=[2, 2], pads=one)
-    inner = net.add("Relu", net.conv(pooled, 16, 16, 3, pads=one))
-    summed = net.add("Relu", net.add("Add", net.conv(inner, 16, 16, 3, pads=one), pooled))
-    narrow = net.add("Relu", net.conv(summed, 16, 24, 3, strides=[2, 2], pads=one))
+    pooled = net.add("MaxPool", stem, kernel_shape=[3, 3], strides=[2, 2], pads=ones)
+    inner = net.add("Relu", net.conv(pooled, 16, 16, 3, pads=ones))
+    summed = net.add("Relu", net.add("Add", net.conv(inner, 16, 16, 3, pads=ones), pooled))
+    narrow = net.add("Relu", net.conv(summed, 16, 24, 3, strides=[2, 2], pads=ones))
     halved = net.add("AveragePool", summed, kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1)
-    both = net.add("Add", narrow, net.conv(halved, 16, 24, 1))
-    flat = net.add("Flatten", net.add("GlobalAveragePool", both))
+    total = net.add("Add", narrow, net.conv(halved, 16, 24, 1))
+    flat = net.add("Flatten", net.add("GlobalAveragePool", total))
     dense = net.add("Gemm", flat, net.weight(24, 11), net.weight(11))
     return net.model(net.add("Softmax", dense, axis=1), 1, 11)
 
 
 def mobile() -> onnx.ModelProto:
     """Odd numbers of channels, depthwise and grouped layers, activations, a gate, joined and shuffled channels."""
-    net, one, two = Net(2, 3, 17, 20), [1, 1, 1, 1], [2, 2, 2, 2]
-    stem = net.add("HardSwish", net.conv("x", 3, 10, 3, strides=[2, 2], pads=one))
+    net, ones, two = Net(2, 3, 17, 20), [1, 1, 1, 1], [2, 2, 2, 2]
+    stem = net.add("HardSwish", net.conv("x", 3, 10, 3, strides=[2, 2], pads=ones))
     wide = net.add("Clip", net.conv(stem, 10, 18, 1), net.constant(0.0), net.constant(6.0))
-    deep = net.add("LeakyRelu", net.conv(wide, 18, 18, 3, pads=one, group=18), alpha=0.1)
+    deep = net.add("LeakyRelu", net.conv(wide, 18, 18, 3, pads=ones, group=18), alpha=0.1)
     gate = net.add("Sigmoid", net.conv(net.add("GlobalAveragePool", deep), 18, 18, 1))
     gated = net.conv(net.add("Mul", deep, gate), 18, 10, 1)
     joined = net.add("Concat", net.add("Add", gated, stem), stem, axis=1)
@@ -224,13 +226,13 @@ def mobile() -> onnx.ModelProto:
 )
 def test_a_network_matches_onnxruntime_on_a_virtual_board(net, kind, virtual_boards, tmp_path):
     path = nets.save(net(), tmp_path)
-    seen = toolchain("build", path, "--board", kind.name, "--toolchain", "host", "-o", tmp_path / "bundle")
-    assert seen.code == 0, seen.err
+    outcome = toolchain("build", path, "--board", kind.name, "--toolchain", "host", "-o", tmp_path / "bundle")
+    assert outcome.code == 0, outcome.err
     assert (tmp_path / "bundle" / "graph.txt").read_text().count(LAYER) >= 8, "templates compute it"
-    words = ["--board", kind.name, "--host", virtual_boards.name(kind.name), "--devices", virtual_boards.devices]
-    seen = toolchain("deploy", tmp_path / "bundle", *words, "--threads", 2, "--budget", 0, "--json", "-")
-    assert seen.code == 0, seen.err
-    report = json.loads(seen.out)
+    options = ["--board", kind.name, "--host", virtual_boards.name(kind.name), "--devices", virtual_boards.devices]
+    outcome = toolchain("deploy", tmp_path / "bundle", *options, "--threads", 2, "--budget", 0, "--json", "-")
+    assert outcome.code == 0, outcome.err
+    report = json.loads(outcome.out)
     assert (report["outputs"]["ok"], report["emulated"]) == (True, True)
     assert report["outputs"]["max_rel_diff"] <= 1e-4
 
@@ -239,15 +241,15 @@ def test_a_network_matches_onnxruntime_on_a_virtual_board(net, kind, virtual_boa
 def test_a_quantized_network_runs_in_int8_on_a_virtual_board(kind, virtual_boards, tmp_path):
     """Neither board has dot products."""
     path = nets.save(qdq_nets.quantized(residual(), tmp_path), tmp_path)
-    seen = toolchain("build", path, "--board", kind.name, "--toolchain", "host", "-o", tmp_path / "bundle")
-    assert seen.code == 0, seen.err
+    outcome = toolchain("build", path, "--board", kind.name, "--toolchain", "host", "-o", tmp_path / "bundle")
+    assert outcome.code == 0, outcome.err
     graph = (tmp_path / "bundle" / "graph.txt").read_text()
     assert graph.count("quantized_conv") >= 6
     assert '\\"kind\\":\\"conv' not in graph, "no convolution is left in floats"
-    words = ["--board", kind.name, "--host", virtual_boards.name(kind.name), "--devices", virtual_boards.devices]
-    seen = toolchain("deploy", tmp_path / "bundle", *words, "--threads", 2, "--budget", 0, "--json", "-")
-    assert seen.code == 0, seen.err
-    assert json.loads(seen.out)["outputs"]["ok"]
+    options = ["--board", kind.name, "--host", virtual_boards.name(kind.name), "--devices", virtual_boards.devices]
+    outcome = toolchain("deploy", tmp_path / "bundle", *options, "--threads", 2, "--budget", 0, "--json", "-")
+    assert outcome.code == 0, outcome.err
+    assert json.loads(outcome.out)["outputs"]["ok"]
 
 
 # --- the code --------------------------------------------------------------------------------------------------
@@ -300,23 +302,25 @@ LOOPS = {
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_inner_loops_are_products_by_element_without_spills(name):
-    layer, template, least = LOOPS[name]
+    layer, template, minimum = LOOPS[name]
     choice = only(template, layer, machine(kernels.AARCH64))[0]
     function = templates.kernel(layer, machine(kernels.AARCH64), choice)
     loop, *_ = _arm_code.product_loops(kernels.assembly(function, kernels.AARCH64))
-    assert loop.share >= least
+    assert loop.share >= minimum
     assert (loop.by_element, loop.spills) == (loop.multiply_adds, 0)
 
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_inner_loops_in_half_precision_are_products_by_element_without_spills(name):
     newer = backend_of(board.load("rpi5").resolved().with_precision(float16=True))
-    layer, template, least = LOOPS[name]
+    layer, template, minimum = LOOPS[name]
     half = in_float16(replace(layer, data=wider(layer.data), out=wider(layer.out)))
     choice = only("float16_winograd" if template == "winograd" else "float16", half, newer.machine)[0]
     function = templates.kernel(half, newer.machine, choice)
-    loop = max(_arm_code.product_loops(kernels.assembly(function, newer.target)), key=lambda one: one.multiply_adds)
-    assert loop.share >= least
+    loop = max(
+        _arm_code.product_loops(kernels.assembly(function, newer.target)), key=lambda candidate: candidate.multiply_adds
+    )
+    assert loop.share >= minimum
     assert (loop.by_element, loop.spills) == (loop.multiply_adds, 0)
 
 
@@ -335,6 +339,6 @@ LONG = {
 def test_inner_loops_multiply_and_add_in_one_instruction_and_keep_to_the_registers(name, core):
     layer, template = LONG[name]
     choice = only(template, layer, machine(core))[0]
-    found = _arm_code.product_loops(kernels.assembly(templates.kernel(layer, machine(core), choice), core))
-    assert found
-    assert all((loop.multiplies, loop.spills) == (0, 0) and loop.multiply_adds for loop in found)
+    loops = _arm_code.product_loops(kernels.assembly(templates.kernel(layer, machine(core), choice), core))
+    assert loops
+    assert all((loop.multiplies, loop.spills) == (0, 0) and loop.multiply_adds for loop in loops)

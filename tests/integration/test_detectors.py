@@ -17,16 +17,16 @@ def test_rows_and_their_number(name, tmp_path):
     model = nets.save(proto, tmp_path)
     scenes = np.stack([detector_nets.scene(share) for share in SHARES])
     np.save(tmp_path / "x.npy", scenes[2])
-    words = ["--board", "local", "--root", tmp_path / "device"]
-    done("deploy", model, *words, "--input", tmp_path / "x.npy", "--budget", 0)
+    options = ["--board", "local", "--root", tmp_path / "device"]
+    done("deploy", model, *options, "--input", tmp_path / "x.npy", "--budget", 0)
     np.savez(tmp_path / "every.npz", x=scenes)
-    parsed("run", *words, "--input", tmp_path / "every.npz", "-o", tmp_path / "y.npz")
-    found = np.load(tmp_path / "y.npz")
-    for at, scene in enumerate(scenes):
-        for value, wanted in zip(proto.graph.output, detector_nets.expected(proto, scene), strict=True):
-            got = found[value.name][at]
+    parsed("run", *options, "--input", tmp_path / "every.npz", "-o", tmp_path / "y.npz")
+    outputs = np.load(tmp_path / "y.npz")
+    for index, scene in enumerate(scenes):
+        for value, expected in zip(proto.graph.output, detector_nets.expected(proto, scene), strict=True):
+            got = outputs[value.name][index]
             if name == "regions":  # the others have a fixed number of rows
-                (count,) = (found[key] for key in found.files if key.endswith(".count"))
-                assert count[at] == len(wanted)
-                got = got[: len(wanted)]
-            np.testing.assert_allclose(got, wanted, rtol=1e-6)
+                (count,) = (outputs[key] for key in outputs.files if key.endswith(".count"))
+                assert count[index] == len(expected)
+                got = got[: len(expected)]
+            np.testing.assert_allclose(got, expected, rtol=1e-6)

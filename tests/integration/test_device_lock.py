@@ -49,27 +49,27 @@ class User:
             "TOOLCHAIN_DEVICES": str(self.folder / "devices.toml"),
         }
 
-    def start(self, *words: object) -> subprocess.Popen[str]:
-        argv = [*TOOLCHAIN, *map(str, words)]
+    def start(self, *arguments: object) -> subprocess.Popen[str]:
+        argv = [*TOOLCHAIN, *map(str, arguments)]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
         return subprocess.Popen(argv, env=self.environment, cwd=ROOT, text=True, **pipes)
 
-    def run(self, *words: object) -> tuple[int, str]:
+    def run(self, *arguments: object) -> tuple[int, str]:
         """Run a command of the toolchain; return its exit code and what it said."""
-        with self.start(*words) as process:
+        with self.start(*arguments) as process:
             out, err = process.communicate(timeout=LIMIT_S)
         return process.returncode, out + err
 
-    def insist(self, *words: object) -> list[str]:
+    def insist(self, *arguments: object) -> list[str]:
         """Run a command again and again for as long as the board is busy; return what it said each time."""
-        told, deadline = [], time.monotonic() + LIMIT_S
+        messages, deadline = [], time.monotonic() + LIMIT_S
         while time.monotonic() < deadline:
-            code, text = self.run(*words)
-            told.append(text)
+            code, text = self.run(*arguments)
+            messages.append(text)
             if code != BUSY:
                 assert code == 0, text
-                return told
-        pytest.fail("\n".join(told))
+                return messages
+        pytest.fail("\n".join(messages))
 
 
 @dataclass(frozen=True)
@@ -128,8 +128,8 @@ def farms(bench):
 def test_a_board_that_is_locked_by_hand_is_locked_for_everybody(farms, tiny):
     code, text = farms.ann.run("farm", "lock", "a", "--for", "10m")
     assert code == 0, text
-    for words in (("deploy", tiny.folder, *AT), ("farm", "lock", "a"), ("rollback", *AT)):
-        code, text = farms.bob.run(*words)
+    for arguments in (("deploy", tiny.folder, *AT), ("farm", "lock", "a"), ("rollback", *AT)):
+        code, text = farms.bob.run(*arguments)
         assert code == BUSY, text
         assert re.search(r"busy: in use by ann@\S+ pid \d+: toolchain farm lock until \d\d:\d\d", text), text
         assert re.search(r"since \d\d:\d\d:\d\d, for \d+ s by now", text), text
@@ -169,24 +169,28 @@ class Watch:
 
     def _work(self) -> set[str]:
         """Name what measures: each farm's board server that has a session, and a runner."""
-        found = {}
+        processes = {}
         for stat in Path("/proc").glob("[0-9]*"):
-            words = command(int(stat.name))
-            if words.startswith(str(self.store).encode()):
+            command_line = command(int(stat.name))
+            if command_line.startswith(str(self.store).encode()):
                 with contextlib.suppress(OSError, IndexError):
                     parent = (stat / "stat").read_text().rpartition(")")[2].split()[1]
-                    found[stat.name] = (words, parent)
+                    processes[stat.name] = (command_line, parent)
         sessions = {
-            f"board server {parent}" for words, parent in found.values() if b"--socket" in words and parent in found
+            f"board server {parent}"
+            for command_line, parent in processes.values()
+            if b"--socket" in command_line and parent in processes
         }
         return sessions | {
-            "runner" for words, _ in found.values() if words.startswith(f"{self.store}/runners".encode())
+            "runner"
+            for command_line, _ in processes.values()
+            if command_line.startswith(f"{self.store}/runners".encode())
         }
 
     def _owner(self) -> str:
         with contextlib.suppress(OSError):
-            words = (self.store / "lock").read_text().split("\t")
-            return " ".join(words[:2]).split(" ", 3)[-1]
+            fields = (self.store / "lock").read_text().split("\t")
+            return " ".join(fields[:2]).split(" ", 3)[-1]
         return ""
 
     @contextlib.contextmanager
@@ -208,10 +212,10 @@ class Watch:
 
 def test_two_farms_tune_and_a_third_one_deploys_at_once(farms, tiny):
     """Each waits or is told who is there, and no trial is measured beside other work."""
-    told: dict[str, Sequence[str]] = {}
+    messages: dict[str, Sequence[str]] = {}
 
-    def insist(user: User, what: str, *words: object) -> threading.Thread:
-        thread = threading.Thread(target=lambda: told.update({what: user.insist(*words)}), daemon=True)
+    def insist(user: User, label: str, *arguments: object) -> threading.Thread:
+        thread = threading.Thread(target=lambda: messages.update({label: user.insist(*arguments)}), daemon=True)
         thread.start()
         return thread
 
@@ -225,9 +229,9 @@ def test_two_farms_tune_and_a_third_one_deploys_at_once(farms, tiny):
         ]
         for thread in threads:
             thread.join(LIMIT_S)
-    assert told.keys() == {"ann tunes", "bob tunes", "bob deploys"}
+    assert messages.keys() == {"ann tunes", "bob tunes", "bob deploys"}
     who = re.compile(r"in use by (ann|bob)@\S+.*: (tune mlp|deploy|bench|start the board server)|a is leased by bob@")
-    assert [text for texts in told.values() for text in texts[:-1] if not who.search(text)] == []
+    assert [text for texts in messages.values() for text in texts[:-1] if not who.search(text)] == []
     assert watch.clashes == []
     assert watch.looks > 20
     assert {owner.split("@")[0] for owner in watch.owners} == {"ann", "bob"}, watch.owners

@@ -92,10 +92,12 @@ def test_asks_for_an_old_c_library_and_nothing_else(made, name):
 def test_says_what_its_record_says(made, name):
     triple, programs = made
     program = programs[name]
-    done = subprocess.run([*launcher(triple), program.path, "--version"], capture_output=True, check=True, timeout=60)
-    said = json.loads(done.stdout)
-    assert {key: said[key] for key in program.versions} == program.versions
-    assert said["machine"] == program.machine
+    completed = subprocess.run(
+        [*launcher(triple), program.path, "--version"], capture_output=True, check=True, timeout=60
+    )
+    report = json.loads(completed.stdout)
+    assert {key: report[key] for key in program.versions} == program.versions
+    assert report["machine"] == program.machine
 
 
 def test_runs_a_model(made, tmp_path):
@@ -107,6 +109,6 @@ def test_runs_a_model(made, tmp_path):
     tensors.save(tmp_path / "inputs", samples.inputs)
     argv = [*start, programs["runner"].path, "--release", bundle.folder, "--inputs", tmp_path / "inputs"]
     argv += ["--outputs", tmp_path / "outputs", "--report", tmp_path / "report", "--max-runs", "5", "--threads", "2"]
-    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stderr) == (0, "")
+    completed = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=120)
+    assert (completed.returncode, completed.stderr) == (0, "")
     np.testing.assert_allclose(load_file(tmp_path / "outputs")["y"], samples.expected["y"], rtol=1e-5)

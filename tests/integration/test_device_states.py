@@ -111,8 +111,8 @@ class Rig:
             device_states.remove_slot(self.device, "")
             assert not folder_of(root, SLOT).exists()
         if state.work.startswith("update"):
-            done = updates.Device().apply(self.device.updates["new"], "--root", root)
-            assert done.returncode == 0, done.stderr
+            completed = updates.Device().apply(self.device.updates["new"], "--root", root)
+            assert completed.returncode == 0, completed.stderr
         else:
             device_states.deploy(self.device, "new", slot=state.slot)
         assert bundles.whole_release(state.folder(root)) == self.digests["new"]
@@ -129,14 +129,16 @@ class Rig:
 def rig(tiny, program, tmp_path_factory) -> Iterator[Rig]:
     folder = tmp_path_factory.mktemp("states")
     disk = disks.cuttable(folder, _MIB, _FEW_FILES)
-    made = {name: bundles.reweighted(tiny, folder / name, seed) for seed, name in enumerate(("older", "old", "new"))}
-    made["mute"] = bundles.variant(made["new"], folder / "mute", {}, name="mute")
+    releases = {
+        name: bundles.reweighted(tiny, folder / name, seed) for seed, name in enumerate(("older", "old", "new"))
+    }
+    releases["mute"] = bundles.variant(releases["new"], folder / "mute", {}, name="mute")
     root = disk.point / "device"
-    place = Place(folder / "application", root).put()
-    device = Device(root, place.folder, {name: one.folder for name, one in made.items()}, {})
+    application = Place(folder / "application", root).put()
+    device = Device(root, application.folder, {name: release.folder for name, release in releases.items()}, {})
     for name, run in (("new", None), ("new with", device.application)):
-        device.updates[name] = updates.written(made["new"], program, folder / f"{name}.run", run=run).path
-    digests = {**{name: one.digest for name, one in made.items()}, "none": None}
+        device.updates[name] = updates.written(releases["new"], program, folder / f"{name}.run", run=run).path
+    digests = {**{name: release.digest for name, release in releases.items()}, "none": None}
     rig = Rig(disk, device, digests, {}, folder)
     _make_images(rig)
     yield rig
@@ -195,7 +197,7 @@ def cut(rig: Rig, state: State) -> None:
 def cut_at_every_boot(rig: Rig, state: State) -> None:
     """The power fails at every boot: while the release is taken back, and while somebody does the work again."""
     _cut_at(rig, state, state.halt)
-    recovery, allowed = next(one for one in STATES if one.work == "recovery"), rig.may_run(state)
+    recovery, allowed = next(state for state in STATES if state.work == "recovery"), rig.may_run(state)
     for _boot in range(BOOTS):
         _cut_at(rig, recovery, rig.stream.choice(_AT_BOOT), boot=True)
         with rig.disk.mounted():
@@ -280,4 +282,6 @@ def test_the_manual_lists_the_states():
     text = (ROOT / "docs" / "device.md").read_text()
     begin = text.index("| work | state |")
     rows = [line.strip("| ").split(" | ") for line in text[begin:].partition("\n\n")[0].splitlines()[2:]]
-    assert [(work, name, runs) for work, name, _, runs, _ in rows] == [(one.work, one.name, one.runs) for one in STATES]
+    assert [(work, name, runs) for work, name, _, runs, _ in rows] == [
+        (state.work, state.name, state.runs) for state in STATES
+    ]

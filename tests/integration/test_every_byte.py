@@ -74,17 +74,17 @@ def test_each_byte_counts_at_a_load_or_its_file_is_listed(name, count, signed, p
 def test_each_byte_of_a_package_counts_or_is_listed(which, signed, trust, tmp_path):
     package, changed_package = tmp_path / "package.tar", tmp_path / "changed.tar"
     bundle.pack(signed, package)
-    data, region, known = package.read_bytes(), every_byte.regions(package), Trust.read(trust / "trusted")
-    whole = every_byte.accepted(package, known, tmp_path / "out")
-    assert whole
+    data, region, trusted = package.read_bytes(), every_byte.regions(package), Trust.read(trust / "trusted")
+    accepted = every_byte.accepted(package, trusted, tmp_path / "out")
+    assert accepted
     wrong = []
     for position, changed in every_byte.changes(data, places_of(data, which, 110)):
         changed_package.write_bytes(changed)
-        found = every_byte.accepted(changed_package, known, tmp_path / "out")
-        if found is None:
+        result = every_byte.accepted(changed_package, trusted, tmp_path / "out")
+        if result is None:
             continue
-        others = {name for name in whole.keys() | found.keys() if found.get(name) != whole.get(name)}
-        if region(position) not in IN_A_PACKAGE or not others <= MAY_BE_MISSING or others & found.keys():
+        others = {name for name in accepted.keys() | result.keys() if result.get(name) != accepted.get(name)}
+        if region(position) not in IN_A_PACKAGE or not others <= MAY_BE_MISSING or others & result.keys():
             wrong.append((position, region(position), sorted(others)))
     assert wrong == []
 
@@ -92,13 +92,13 @@ def test_each_byte_of_a_package_counts_or_is_listed(which, signed, trust, tmp_pa
 def test_what_is_listed_of_a_package_is_not_covered(signed, trust, tmp_path):
     package, changed_package = tmp_path / "package.tar", tmp_path / "changed.tar"
     bundle.pack(signed, package)
-    data, region, known = package.read_bytes(), every_byte.regions(package), Trust.read(trust / "trusted")
+    data, region, trusted = package.read_bytes(), every_byte.regions(package), Trust.read(trust / "trusted")
     uncovered = set()
     for name in IN_A_PACKAGE:
-        places = (position for position in range(len(data)) if region(position) == name)
-        for _position, changed in every_byte.changes(data, places):
+        positions = (position for position in range(len(data)) if region(position) == name)
+        for _position, changed in every_byte.changes(data, positions):
             changed_package.write_bytes(changed)
-            if every_byte.accepted(changed_package, known, tmp_path / "out") is not None:
+            if every_byte.accepted(changed_package, trusted, tmp_path / "out") is not None:
                 uncovered.add(name)
                 break
     assert uncovered == set(IN_A_PACKAGE)
@@ -106,12 +106,12 @@ def test_what_is_listed_of_a_package_is_not_covered(signed, trust, tmp_path):
 
 @pytest.mark.parametrize("which", ["some", left("all")])
 def test_each_byte_of_a_bundles_folder_counts_or_its_file_is_listed(which, signed, trust, tmp_path):
-    made, known = signers.copied(signed, tmp_path / "copy"), Trust.read(trust / "trusted")
-    for path in made.folder.iterdir():
+    copy, trusted = signers.copied(signed, tmp_path / "copy"), Trust.read(trust / "trusted")
+    for path in copy.folder.iterdir():
         data, survivors = path.read_bytes(), []
         for position, changed in every_byte.changes(data, places_of(data, which, 12)):
             path.write_bytes(changed)
-            if every_byte.approved(made.folder, known):
+            if every_byte.approved(copy.folder, trusted):
                 survivors.append(position)
         path.write_bytes(data)
         assert bool(survivors) == (path.name in IN_A_FOLDER), (path.name, survivors)
@@ -127,13 +127,13 @@ def test_each_byte_of_an_update_counts_or_is_among_its_first_lines(which, signed
     script = updates.written(signed, small_program, tmp_path / "update.run").path
     data, root = script.read_bytes(), tmp_path / "device"
     assert not every_byte.refused_by_update(script, "--check", "--root", root)
-    lines, taken = every_byte.first_lines(data), []
+    lines, accepted_positions = every_byte.first_lines(data), []
     for position, changed in every_byte.changes(data, places_of(data, which, 30)):
         script.write_bytes(changed)
         if not every_byte.refused_by_update(script, "--check", "--root", root):
-            taken.append(position)
+            accepted_positions.append(position)
         assert not root.exists()
-    assert [position for position in taken if position >= lines] == []
+    assert [position for position in accepted_positions if position >= lines] == []
 
 
 @pytest.mark.parametrize("which", ["some", left("all")])

@@ -28,13 +28,13 @@ OF_EACH_KIND = (
 
 @pytest.mark.parametrize("name", exported.NAMES if ALL else OF_EACH_KIND)
 def test_an_exported_network_matches_onnxruntime_on_the_device(name, native, program, tmp_path):
-    made, path = exported.load(name), tmp_path / f"{name}.onnx"
-    onnx.save(made.proto, path)
-    read = source.load(str(path), made.shapes)
-    fed = [made.inputs(read.inputs, seed) for seed in range(2)]
-    first, second = (reference.run(read, one) for one in fed)
+    network, path = exported.load(name), tmp_path / f"{name}.onnx"
+    onnx.save(network.proto, path)
+    read = source.load(str(path), network.shapes)
+    feeds = [network.inputs(read.inputs, seed) for seed in range(2)]
+    first, second = (reference.run(read, feed) for feed in feeds)
     assert not tensors.compare(first, second, ALIVE).ok, "its outputs do not depend on its inputs"
-    given = networks.fed(tmp_path / "inputs.npz", fed[0])
-    done = networks.deployed(Model(str(path), made.shapes, given), native, program, tmp_path)
-    assert done.changed
-    assert done.difference.max_rel < LIMIT
+    inputs_file = networks.fed(tmp_path / "inputs.npz", feeds[0])
+    deployment = networks.deployed(Model(str(path), network.shapes, inputs_file), native, program, tmp_path)
+    assert deployment.changed
+    assert deployment.difference.max_rel < LIMIT

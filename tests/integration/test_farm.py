@@ -43,7 +43,7 @@ def two(engine, tmp_path_factory):
 
 
 @pytest.fixture
-def own(engine, tmp_path, monkeypatch):
+def farm_folder(engine, tmp_path, monkeypatch):
     """A farm without boards, which a test may do anything to."""
     boards.choose(monkeypatch, tmp_path)
     yield tmp_path / "farm"
@@ -56,8 +56,8 @@ def ssh(farm_of: Farm, name: str, command: str, **options) -> subprocess.Complet
 
 
 def containers(engine, folder: Path) -> list[str]:
-    found = engine.containers.list(all=True, ignore_removed=True, filters={"label": f"{LABEL}.folder={folder}"})
-    return sorted(container.name for container in found)
+    leftovers = engine.containers.list(all=True, ignore_removed=True, filters={"label": f"{LABEL}.folder={folder}"})
+    return sorted(container.name for container in leftovers)
 
 
 def options_of(folder: Path) -> SshOptions:
@@ -69,9 +69,9 @@ def options_of(folder: Path) -> SshOptions:
 
 @pytest.mark.parametrize("kind", MACHINES)
 def test_login_with_openssh(two, kind):
-    done = ssh(two, two.name(kind), "uname -m; id -un; pwd")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == [MACHINES[kind], "board", "/home/board"]
+    completed = ssh(two, two.name(kind), "uname -m; id -un; pwd")
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.split() == [MACHINES[kind], "board", "/home/board"]
 
 
 @pytest.mark.parametrize("kind", MACHINES)
@@ -178,71 +178,71 @@ def test_files(two):
 
 def test_up_again_changes_nothing(two):
     with boards.its_cache(two.cache):
-        assert fleet.up({"rpi4": 1}) == tuple(one for one in two.boards if one.board == "rpi4")
+        assert fleet.up({"rpi4": 1}) == tuple(board for board in two.boards if board.board == "rpi4")
         assert fleet.status() == two.boards
 
 
-def test_the_number_is_reached_and_a_stopped_board_comes_back(own, engine):
+def test_the_number_is_reached_and_a_stopped_board_comes_back(farm_folder, engine):
     first = fleet.up({"pynq": 1})
-    with open_shell(first[0].name, config=options_of(own)) as shell:
+    with open_shell(first[0].name, config=options_of(farm_folder)) as shell:
         shell.run("echo kept > /data/note")
     engine.containers.get(f"edge-{first[0].name}").kill()
-    assert [one.running for one in fleet.status()] == [False]
-    known = (own / "known_hosts").read_text()
-    told: list[str] = []
-    second = fleet.up({"pynq": 2}, told.append)
+    assert [machine.running for machine in fleet.status()] == [False]
+    known_hosts = (farm_folder / "known_hosts").read_text()
+    messages: list[str] = []
+    second = fleet.up({"pynq": 2}, messages.append)
     assert second[0] == first[0]
     assert len(second) == 2
-    assert any(first[0].name in message for message in told)
-    assert (own / "known_hosts").read_text().startswith(known)
-    with open_shell(first[0].name, config=options_of(own)) as shell:
+    assert any(first[0].name in message for message in messages)
+    assert (farm_folder / "known_hosts").read_text().startswith(known_hosts)
+    with open_shell(first[0].name, config=options_of(farm_folder)) as shell:
         assert shell.run("cat /data/note").stdout == "kept\n"
 
 
-def test_new_board_of_an_old_name_is_not_trusted_by_old_files(own, tmp_path):
+def test_new_board_of_an_old_name_is_not_trusted_by_old_files(farm_folder, tmp_path):
     first = fleet.up({"rpi4": 1})
-    old = shutil.copytree(own, tmp_path / "old")
+    old = shutil.copytree(farm_folder, tmp_path / "old")
     fleet.down()
     # Boards of others may have left lower numbers meanwhile: those are taken first.
     names = (board.name for count in range(1, 9) for board in fleet.up({"rpi4": count}))
     assert first[0].name in names
-    shutil.copy2(own / "id_ed25519", old / "id_ed25519")
+    shutil.copy2(farm_folder / "id_ed25519", old / "id_ed25519")
     config = old / "ssh_config"
-    text = (own / "ssh_config").read_text()
-    config.write_text(text.replace(str(own), str(old)))
+    text = (farm_folder / "ssh_config").read_text()
+    config.write_text(text.replace(str(farm_folder), str(old)))
     with pytest.raises(VerificationError), open_shell(first[0].name, config=options_of(old)):
         pass
     strict = ["ssh", "-F", str(config), "-o", "BatchMode=yes", first[0].name, "true"]
     refused = subprocess.run(strict, capture_output=True, text=True, check=False, timeout=60)
     assert refused.returncode == 255
     assert "HOST IDENTIFICATION HAS CHANGED" in refused.stderr
-    with open_shell(first[0].name, config=options_of(own)) as shell:
+    with open_shell(first[0].name, config=options_of(farm_folder)) as shell:
         shell.run("true")
 
 
-def test_board_that_lets_in_another_key_is_replaced(own):
+def test_board_that_lets_in_another_key_is_replaced(farm_folder):
     first = fleet.up({"rpi4": 1})
-    for path in own.iterdir():
+    for path in farm_folder.iterdir():
         path.unlink()
     second = fleet.up({"rpi4": 1})
     assert second[0].client != first[0].client
-    with open_shell(second[0].name, config=options_of(own)) as shell:
+    with open_shell(second[0].name, config=options_of(farm_folder)) as shell:
         shell.run("true")
 
 
-def test_board_that_does_not_answer_is_removed(own, engine):
+def test_board_that_does_not_answer_is_removed(farm_folder, engine):
     with pytest.raises(DeviceError, match="did not answer within 0 s"):
         fleet.up({"rpi4": 1}, wait=0.0)
-    assert containers(engine, own) == []
+    assert containers(engine, farm_folder) == []
 
 
-def test_failed_up_leaves_older_boards_alone(own, engine, monkeypatch):
+def test_failed_up_leaves_older_boards_alone(farm_folder, engine, monkeypatch):
     first = fleet.up({"rpi4": 1})
-    before = (own / "devices.toml").read_bytes()
+    before = (farm_folder / "devices.toml").read_bytes()
     with pytest.raises(DeviceError):
         fleet.up({"rpi4": 2}, wait=0.0)
     assert fleet.status() == first
-    assert (own / "devices.toml").read_bytes() == before
+    assert (farm_folder / "devices.toml").read_bytes() == before
 
 
 # --- a client that ends in the middle ---
@@ -264,65 +264,69 @@ def client(cache: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(argv, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
 
-def read_until(process: subprocess.Popen[str], words: str) -> None:
+def read_until(process: subprocess.Popen[str], text: str) -> None:
     for line in process.stdout:
-        if words in line:
+        if text in line:
             return
-    pytest.fail(f"it ended without saying {words!r}")
+    pytest.fail(f"it ended without saying {text!r}")
 
 
-def test_interrupted_up_leaves_nothing(own, engine):
-    with client(own.parent) as process:
+def test_interrupted_up_leaves_nothing(farm_folder, engine):
+    with client(farm_folder.parent) as process:
         read_until(process, "started rpi4")
         process.send_signal(signal.SIGINT)
         assert process.wait(60) not in {0, None}
-    assert containers(engine, own) == []
+    assert containers(engine, farm_folder) == []
 
 
 @pytest.mark.parametrize("moment", [0.0, 0.1, 0.4])
-def test_killed_up_is_mended_by_the_next(own, engine, moment):
-    with client(own.parent) as process:
+def test_killed_up_is_mended_by_the_next(farm_folder, engine, moment):
+    with client(farm_folder.parent) as process:
         read_until(process, "started rpi4")
         time.sleep(moment)
         process.kill()
-    assert containers(engine, own) != []
-    found = fleet.up({"rpi4": 1, "pynq": 1})
-    assert sorted(one.board for one in found) == ["pynq", "rpi4"]
-    for one in found:
-        with open_shell(one.name, config=options_of(own)) as shell:
-            assert shell.run("uname -m").stdout.strip() == MACHINES[one.board]
+    assert containers(engine, farm_folder) != []
+    machines = fleet.up({"rpi4": 1, "pynq": 1})
+    assert sorted(machine.board for machine in machines) == ["pynq", "rpi4"]
+    for machine in machines:
+        with open_shell(machine.name, config=options_of(farm_folder)) as shell:
+            assert shell.run("uname -m").stdout.strip() == MACHINES[machine.board]
     fleet.down()
-    assert containers(engine, own) == []
-    assert not own.exists()
+    assert containers(engine, farm_folder) == []
+    assert not farm_folder.exists()
 
 
-def test_two_commands_at_once(own, engine):
+def test_two_commands_at_once(farm_folder, engine):
     """The second waits for the first, and then finds its boards."""
-    told: list[str] = []
-    found: list[object] = []
-    threads = [threading.Thread(target=lambda: found.append(fleet.up({"rpi4": 1}, told.append))) for _ in range(2)]
+    messages: list[str] = []
+    results: list[object] = []
+    threads = [
+        threading.Thread(target=lambda: results.append(fleet.up({"rpi4": 1}, messages.append))) for _ in range(2)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(120)
-    assert len(containers(engine, own)) == 1
-    assert found[0] == found[1]
-    assert any("is in use by process" in line for line in told)
+    assert len(containers(engine, farm_folder)) == 1
+    assert results[0] == results[1]
+    assert any("is in use by process" in line for line in messages)
 
 
 # --- down ---
 
 
-def test_down_leaves_nothing(own, engine):
-    found = fleet.up({"rpi4": 1, "pynq": 1})
-    mounts = [mount for name in containers(engine, own) for mount in engine.containers.get(name).attrs["Mounts"]]
+def test_down_leaves_nothing(farm_folder, engine):
+    machines = fleet.up({"rpi4": 1, "pynq": 1})
+    mounts = [
+        mount for name in containers(engine, farm_folder) for mount in engine.containers.get(name).attrs["Mounts"]
+    ]
     assert {mount["Destination"] for mount in mounts} == {"/proc/cpuinfo"}
-    assert sorted(fleet.down([found[0].name])) == [found[0].name]
-    assert list(lab.load_devices(own / "devices.toml")) == [found[1].name]
-    assert fleet.down() == (found[1].name,)
-    assert containers(engine, own) == []
+    assert sorted(fleet.down([machines[0].name])) == [machines[0].name]
+    assert list(lab.load_devices(farm_folder / "devices.toml")) == [machines[1].name]
+    assert fleet.down() == (machines[1].name,)
+    assert containers(engine, farm_folder) == []
     assert fleet.status() == ()
-    assert not own.exists()
+    assert not farm_folder.exists()
     assert fleet.down() == ()
 
 
@@ -334,19 +338,19 @@ def test_down_with_a_wrong_name_removes_nothing(two):
     assert ssh(two, name, "true").returncode == 0
 
 
-def test_containers_of_others_are_left_alone(own, engine, tmp_path):
+def test_containers_of_others_are_left_alone(farm_folder, engine, tmp_path):
     """Neither one of our name without our label, nor a board of somebody else's farm, is touched."""
     elsewhere = {LABEL: "rpi4", f"{LABEL}.folder": str(tmp_path / "elsewhere")}
     names = {container.name for container in engine.containers.list(all=True, ignore_removed=True)}
-    taken = sorted({"edge-rpi4-1", "edge-rpi4-2"} - names)
+    names_taken = sorted({"edge-rpi4-1", "edge-rpi4-2"} - names)
     foreign = [
         engine.containers.create(boards.BASE_IMAGE, ["sleep", "60"], name=name, labels=labels)
-        for name, labels in zip(taken, ({}, elsewhere), strict=False)
+        for name, labels in zip(names_taken, ({}, elsewhere), strict=False)
     ]
     try:
-        found = fleet.up({"rpi4": 1})
-        assert f"edge-{found[0].name}" not in taken
-        assert fleet.status() == found
+        machines = fleet.up({"rpi4": 1})
+        assert f"edge-{machines[0].name}" not in names_taken
+        assert fleet.status() == machines
         with pytest.raises(InputError):
             fleet.down(["rpi4-1"])
         fleet.down()
@@ -377,48 +381,48 @@ def own_machines(machines, monkeypatch):
 
 def processes(folder: Path) -> list[int]:
     """Find QEMU's processes of a farm by their command lines."""
-    found = []
+    pids = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             if str(folder).encode() in path.read_bytes() and b"qemu-system" in path.read_bytes():
-                found.append(int(path.parent.name))
-    return found
+                pids.append(int(path.parent.name))
+    return pids
 
 
 @pytest.mark.nightly
 def test_machines(own_machines, engine):
     """A kernel of Debian's own, a disk that outlives a power cut, and nothing that outlives `down`."""
     first = fleet.up({"rpi4": 1, "pynq": 1}, kernel=True)
-    assert [(one.board, one.kind) for one in first] == [("pynq", "kernel"), ("rpi4", "kernel")]
+    assert [(machine.board, machine.kind) for machine in first] == [("pynq", "kernel"), ("rpi4", "kernel")]
     assert len(processes(own_machines)) == 2
-    for one in first:
-        with open_shell(one.name, config=options_of(own_machines)) as shell:
-            assert shell.run("uname -m").stdout.strip() == MACHINES[one.board]
+    for machine in first:
+        with open_shell(machine.name, config=options_of(own_machines)) as shell:
+            assert shell.run("uname -m").stdout.strip() == MACHINES[machine.board]
             assert "Debian" in shell.run("uname -v").stdout
-            assert shell.run("hostname").stdout.strip() == one.name
+            assert shell.run("hostname").stdout.strip() == machine.name
             assert abs(int(shell.run("date +%s").stdout) - time.time()) < 30
             shell.run("echo kept > ~/note; echo kept > /data/note; sync; echo gone > /tmp/note")
     for pid in processes(own_machines):
         os.kill(pid, signal.SIGKILL)
     wait_until(lambda: processes(own_machines) == [])
-    assert [one.running for one in fleet.status()] == [False, False]
+    assert [machine.running for machine in fleet.status()] == [False, False]
     assert fleet.up({"rpi4": 1, "pynq": 1}, kernel=True) == first
-    for one in first:
-        with open_shell(one.name, config=options_of(own_machines)) as shell:
+    for machine in first:
+        with open_shell(machine.name, config=options_of(own_machines)) as shell:
             assert shell.run("cat ~/note /data/note; ls /tmp").stdout == "kept\nkept\n"
-    assert sorted(fleet.down()) == sorted(one.name for one in first)
+    assert sorted(fleet.down()) == sorted(machine.name for machine in first)
     assert processes(own_machines) == []
     assert not own_machines.exists()
 
 
 def test_machine_with_a_strangers_process_number(own_machines):
     """A number that another process has by now is not taken for the machine's, and that process lives on."""
-    (one,) = fleet.up({"rpi4": 1}, kernel=True)
+    (machine,) = fleet.up({"rpi4": 1}, kernel=True)
     (pid,) = processes(own_machines)
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: processes(own_machines) == [])
     with subprocess.Popen(["sleep", "60"]) as stranger:
-        (own_machines / "machines" / one.name / "pid").write_text(f"{stranger.pid}\n")
+        (own_machines / "machines" / machine.name / "pid").write_text(f"{stranger.pid}\n")
         assert [other.running for other in fleet.status()] == [False]
         fleet.down()
         assert stranger.poll() is None
@@ -436,10 +440,10 @@ def test_machine_that_does_not_answer_is_removed(own_machines):
 def test_both_kinds_side_by_side(own_machines):
     fleet.up({"pynq": 1})
     fleet.up({"pynq": 1}, kernel=True)
-    found = fleet.status()
-    assert sorted(one.kind for one in found) == ["docker", "kernel"]
-    assert len({one.name for one in found}) == 2
-    assert set(lab.load_devices()) >= {one.name for one in found}
+    machines = fleet.status()
+    assert sorted(machine.kind for machine in machines) == ["docker", "kernel"]
+    assert len({machine.name for machine in machines}) == 2
+    assert set(lab.load_devices()) >= {machine.name for machine in machines}
 
 
 def wait_until(condition) -> None:

@@ -69,10 +69,10 @@ def surroundings(lab, monkeypatch):
 @pytest.fixture
 def farm(surroundings):
     """Serve both devices; whatever a test does to them, the next one finds them well."""
-    seen = toolchain("farm", "up", "--json")
-    assert seen.code == 0, seen.err
+    outcome = toolchain("farm", "up", "--json")
+    assert outcome.code == 0, outcome.err
     until(lambda: states() == {"a": "free", "b": "free"})
-    return json.loads(seen.out)
+    return json.loads(outcome.out)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -88,7 +88,7 @@ def _ended(lab):
 @contextlib.contextmanager
 def session(lease: Lease, name: str) -> Iterator[socket.socket]:
     """Open a session; a server that was killed just now may take the greeting along."""
-    key = next(one.key for one in lease.boards if one.name == name)
+    key = next(board.key for board in lease.boards if board.name == name)
     deadline = time.monotonic() + SOON_S
     while time.monotonic() < deadline:
         with lease.dial(name, SOON_S) as link:
@@ -108,11 +108,13 @@ def can_be_used(lease: Lease, name: str) -> bool:
 
 
 def test_up_and_status(farm):
-    assert [one["state"] for one in farm["boards"]] == ["free", "free"]
-    assert [one["fault"] for one in farm["boards"]] == [None, None]
-    seen = toolchain("farm", "status")
-    assert " ".join(seen.out.splitlines()[0].split()) == "NAME BOARD STATE CLIENT LEASE LAST TRIAL TEMP FAILURES NOTES"
-    assert seen.out.splitlines()[1].split()[:3] == ["a", "bench", "free"]
+    assert [board["state"] for board in farm["boards"]] == ["free", "free"]
+    assert [board["fault"] for board in farm["boards"]] == [None, None]
+    outcome = toolchain("farm", "status")
+    assert (
+        " ".join(outcome.out.splitlines()[0].split()) == "NAME BOARD STATE CLIENT LEASE LAST TRIAL TEMP FAILURES NOTES"
+    )
+    assert outcome.out.splitlines()[1].split()[:3] == ["a", "bench", "free"]
     before = daemon()
     assert toolchain("farm", "up", "a").code == 0
     assert daemon() == before
@@ -138,8 +140,8 @@ def test_one_device_goes_and_comes(lab, farm):
 def test_a_device_that_cannot_be_reached(lab, farm):
     other = lab.folder / "other.toml"
     other.write_text(f'[devices.c]\nboard = "bench"\nhost = "me@127.0.0.1:{sshd.free_port()}"\n')
-    seen = toolchain("farm", "up", "--devices", other)
-    assert (seen.code, "cannot be reached" in seen.err) == (4, True), seen.err
+    outcome = toolchain("farm", "up", "--devices", other)
+    assert (outcome.code, "cannot be reached" in outcome.err) == (4, True), outcome.err
     assert states() == {"a": "free", "b": "free", "c": "lost"}
     assert "cannot be reached" in toolchain("farm", "status").out
     with pytest.raises(DeviceError) as caught:
@@ -153,7 +155,7 @@ def test_a_device_that_cannot_be_reached(lab, farm):
 
 def test_a_lease(farm):
     with leases.lease("bench", who="a test") as lease:
-        assert [one.name for one in lease.boards] == ["a", "b"]
+        assert [board.name for board in lease.boards] == ["a", "b"]
         assert lease.alive
         with session(lease, "a"):
             until(lambda: status()["a"]["session_since"])
@@ -161,14 +163,14 @@ def test_a_lease(farm):
         lease.report_trial("a", "conv2d", ok=True, seconds=1.5, celsius=45.0)
         lease.report_state("b", "quarantined", 3)
         until(lambda: states() == {"a": "leased", "b": "quarantined"})
-        seen = status()
-        assert "a test" in seen["a"]["hold"]["who"]
-        assert (seen["a"]["trial"]["what"], seen["a"]["celsius"], seen["b"]["failures"]) == ("conv2d", 45.0, 3)
+        outcome = status()
+        assert "a test" in outcome["a"]["hold"]["who"]
+        assert (outcome["a"]["trial"]["what"], outcome["a"]["celsius"], outcome["b"]["failures"]) == ("conv2d", 45.0, 3)
         with pytest.raises(DeviceError) as caught:
             leases.lease("bench")
         assert "a test" in caught.value.details
-        seen = toolchain("farm", "lock", "a")
-        assert (seen.code, "a test" in seen.err) == (75, True), seen.err
+        outcome = toolchain("farm", "lock", "a")
+        assert (outcome.code, "a test" in outcome.err) == (75, True), outcome.err
     assert not lease.alive
     until(lambda: set(states().values()) == {"free"})
 
@@ -194,8 +196,8 @@ def client(code: str) -> tuple[subprocess.Popen[str], str]:
     """Start a program of the farm's Python API; return it with what it says when it is ready."""
     argv = [sys.executable, "-c", textwrap.dedent(code)]
     process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    word, _, rest = process.stdout.readline().strip().partition(" ")
-    assert word == "ready"
+    state, _, rest = process.stdout.readline().strip().partition(" ")
+    assert state == "ready"
     return process, rest
 
 
@@ -210,8 +212,8 @@ def test_a_killed_client_gives_its_boards_back(farm):
         assert set(states().values()) == {"leased"}
         kill(victim)
         with leases.lease("bench") as lease:
-            assert [one.name for one in lease.boards] == ["a", "b"]
-            assert all(can_be_used(lease, one.name) for one in lease.boards)
+            assert [board.name for board in lease.boards] == ["a", "b"]
+            assert all(can_be_used(lease, board.name) for board in lease.boards)
     until(lambda: set(states().values()) == {"free"})
 
 
@@ -220,7 +222,7 @@ def test_lock_and_release(farm):
     assert states()["a"] == "locked"
     assert toolchain("farm", "lock", "a").code == 75
     with leases.lease("bench") as lease:
-        assert [one.name for one in lease.boards] == ["b"]
+        assert [board.name for board in lease.boards] == ["b"]
     assert toolchain("farm", "release", "a").code == 0
     until(lambda: set(states().values()) == {"free"})
 
@@ -241,9 +243,9 @@ def test_a_command_has_a_board_for_itself(farm, tmp_path):
             pathlib.Path({str(tmp_path / "found")!r}).write_text(" ".join(one.name for one in lease.boards))
         raise SystemExit(7)
     """
-    words = shlex.join([sys.executable, "-c", textwrap.dedent(code)])
-    seen = toolchain("farm", "lock", "b", "--", "sh", "-c", f"({words})")
-    assert seen.code == 7, seen.err
+    command_line = shlex.join([sys.executable, "-c", textwrap.dedent(code)])
+    outcome = toolchain("farm", "lock", "b", "--", "sh", "-c", f"({command_line})")
+    assert outcome.code == 7, outcome.err
     assert (tmp_path / "found").read_text() == "b"
     until(lambda: set(states().values()) == {"free"})
 
@@ -255,8 +257,8 @@ def test_a_stuck_lease_is_ended_by_its_owner(lab, farm):
     """An idle session blocks its board no longer than anybody likes, and does not come back."""
     victim, _ = client(CLIENT)
     try:
-        seen = toolchain("farm", "release", "a")
-        assert (seen.code, "leased by" in seen.out, "the victim" in seen.out) == (0, True, True), seen.err
+        outcome = toolchain("farm", "release", "a")
+        assert (outcome.code, "leased by" in outcome.out, "the victim" in outcome.out) == (0, True, True), outcome.err
         until(lambda: states() == {"a": "free", "b": "leased"})
         with leases.lease("bench", ["a"]) as lease:
             assert can_be_used(lease, "a")
@@ -294,9 +296,9 @@ def test_every_lease_has_keys_of_its_own_and_leaves_nothing_running(lab, farm):
 
 def test_servers_have_limits(lab, farm):
     for pid in board_servers(lab):
-        words = command(pid).split(b"\0")
-        assert words[words.index(b"--session-limit") + 1] == b"3600"
-        assert words[words.index(b"--idle-limit") + 1] == b"300"
+        command_line = command(pid).split(b"\0")
+        assert command_line[command_line.index(b"--session-limit") + 1] == b"3600"
+        assert command_line[command_line.index(b"--idle-limit") + 1] == b"300"
 
 
 # --- other users ---
@@ -304,16 +306,16 @@ def test_servers_have_limits(lab, farm):
 
 def test_a_key_is_nowhere_to_be_read(lab, farm):
     with leases.lease("bench") as lease, session(lease, "a"):
-        keys = [one.key for one in lease.boards]
-        seen = [toolchain("farm", "status").out, toolchain("farm", "status", "--json").out, repr(lease.boards)]
+        keys = [board.key for board in lease.boards]
+        texts = [toolchain("farm", "status").out, toolchain("farm", "status", "--json").out, repr(lease.boards)]
         for process in Path("/proc").glob("[0-9]*"):
             for name in ("cmdline", "environ"):
                 with contextlib.suppress(OSError):  # it has ended
-                    seen.append((process / name).read_text(errors="replace"))
-    seen += [server.log() for server in lab.servers]
-    seen += [path.read_text(errors="replace") for path in protocol.folder().glob("*.log*")]
-    assert "leased by" in seen[-1]
-    assert not [text for text in seen if any(key in text for key in keys)]
+                    texts.append((process / name).read_text(errors="replace"))
+    texts += [server.log() for server in lab.servers]
+    texts += [path.read_text(errors="replace") for path in protocol.folder().glob("*.log*")]
+    assert "leased by" in texts[-1]
+    assert not [text for text in texts if any(key in text for key in keys)]
 
 
 ATTACK = """
@@ -338,8 +340,8 @@ def test_another_user_gets_to_no_socket_of_ours(farm, lab):
         folder = protocol.folder()
         sockets = unix_sockets({daemon(), *board_servers(lab)})
         assert len(sockets) >= 3
-        places = {folder, folder / protocol.LOG, *sockets, *(path.parent for path in sockets)}
-        assert stranger.run(ATTACK, *places) == "PermissionError"
+        paths = {folder, folder / protocol.LOG, *sockets, *(path.parent for path in sockets)}
+        assert stranger.run(ATTACK, *paths) == "PermissionError"
 
 
 ASK = """
@@ -363,8 +365,10 @@ def test_another_user_is_turned_away_though_a_door_was_left_open(farm):
         for path in doors:
             path.chmod(doors[path] | (0o066 if path.is_socket() else 0o011))
         assert stranger.run(ASK, folder / protocol.SOCKET) == "b''"
-        seen = toolchain("farm", "status")
-        assert (seen.code, "other users can access" in seen.err, "chmod 700" in seen.err) == (5, True, True), seen.err
+        outcome = toolchain("farm", "status")
+        assert (outcome.code, "other users can access" in outcome.err, "chmod 700" in outcome.err) == (5, True, True), (
+            outcome.err
+        )
     finally:
         for path, mode in doors.items():
             path.chmod(mode)
@@ -379,8 +383,8 @@ def unix_sockets(pids: set[int]) -> set[Path]:
         with contextlib.suppress(OSError):  # it was closed meanwhile
             mine.add(str(path.readlink()))
     rows = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
-    found = {Path(row[7]) for row in rows if len(row) > 7 and f"socket:[{row[6]}]" in mine and row[3] == "00010000"}
-    return {protocol.folder() / path.name if path.is_relative_to("/proc") else path for path in found}
+    sockets = {Path(row[7]) for row in rows if len(row) > 7 and f"socket:[{row[6]}]" in mine and row[3] == "00010000"}
+    return {protocol.folder() / path.name if path.is_relative_to("/proc") else path for path in sockets}
 
 
 def test_a_folder_of_another_users_is_not_used(lab, monkeypatch):
@@ -388,9 +392,9 @@ def test_a_folder_of_another_users_is_not_used(lab, monkeypatch):
     with stranger.shared_folder() as shared:
         stranger.run("os.mkdir(sys.argv[1], 0o700)", shared / "serving")
         monkeypatch.setenv("TOOLCHAIN_CACHE", str(shared))
-        for words in (["status"], ["lock", "a"], ["release", "a"], ["down"]):
-            seen = toolchain("farm", *words)
-            assert (seen.code, "belongs to another user" in seen.err) == (5, True), (words, seen.err)
+        for command in (["status"], ["lock", "a"], ["release", "a"], ["down"]):
+            outcome = toolchain("farm", *command)
+            assert (outcome.code, "belongs to another user" in outcome.err) == (5, True), (command, outcome.err)
 
 
 # --- what goes wrong ---
@@ -417,10 +421,10 @@ def test_a_device_that_restarts_comes_back_into_its_lease(lab, farm):
 
 def test_a_killed_daemon_leaves_nothing_and_is_replaced(lab, farm):
     with leases.lease("bench") as lease:
-        left = board_servers(lab)
-        assert len(left) == 2
+        servers = board_servers(lab)
+        assert len(servers) == 2
         os.kill(daemon(), signal.SIGKILL)
-        until(lambda: not any(map(runs, left)))
+        until(lambda: not any(map(runs, servers)))
         until(lambda: not lease.alive)
     assert not leases.is_running()
     assert (protocol.folder() / protocol.SOCKET).exists()
@@ -431,10 +435,10 @@ def test_a_killed_daemon_leaves_nothing_and_is_replaced(lab, farm):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_daemon_in_order(lab, farm, number):
-    pid, left = daemon(), board_servers(lab)
+    pid, servers = daemon(), board_servers(lab)
     os.kill(pid, number)
     until(lambda: not runs(pid), 20)
-    until(lambda: not any(map(runs, left)), 10)
+    until(lambda: not any(map(runs, servers)), 10)
     assert not (protocol.folder() / protocol.SOCKET).exists()
     assert toolchain("farm", "down").code == 0
 
@@ -453,9 +457,9 @@ def test_two_commands_start_one_daemon(lab, surroundings):
     assert toolchain("farm", "down").code == 0
     argv = [sys.executable, "-c", "from toolchain import cli; cli.main()", "farm", "up"]
     runs_of_it = [subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    for one in runs_of_it:
-        _out, err = one.communicate(timeout=120)
-        assert one.returncode == 0, err
+    for process in runs_of_it:
+        _out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
     assert states() == {"a": "free", "b": "free"}
     assert len(board_servers(lab)) == 2
     assert toolchain("farm", "down").code == 0  # and no second one takes over
@@ -474,13 +478,13 @@ def places(lab: Lab) -> list[FarmDevice]:
 def test_a_daemon_of_ones_own(lab):
     assert toolchain("farm", "down").code == 0
     until(lambda: not board_servers(lab))
-    told: list[str] = []
-    with leases.private(places(lab), told.append) as folder:
+    messages: list[str] = []
+    with leases.private(places(lab), messages.append) as folder:
         with leases.lease("bench", folder=folder) as lease:
-            assert [type(one) for one in lease.boards] == [LeasedBoard] * 2
+            assert [type(board) for board in lease.boards] == [LeasedBoard] * 2
             assert can_be_used(lease, "a")
         mine = board_servers(lab)
-    assert {"a: serves", "b: serves"} <= set(told)
+    assert {"a: serves", "b: serves"} <= set(messages)
     assert not folder.exists()
     assert len(mine) >= 2
     until(lambda: not any(map(runs, mine)))
@@ -512,10 +516,10 @@ def test_a_daemon_of_ones_own_dies_with_its_owner(lab):
     until(lambda: not board_servers(lab))
     owner, folder = client(PRIVATE)
     assert Path(folder).exists()
-    left = board_servers(lab)
-    assert len(left) == 1
+    servers = board_servers(lab)
+    assert len(servers) == 1
     kill(owner)
-    until(lambda: not any(map(runs, left)))
+    until(lambda: not any(map(runs, servers)))
     until(lambda: not Path(folder).exists())
 
 

@@ -62,8 +62,8 @@ def farm(lab, monkeypatch):
 
 
 def up(*names: str) -> None:
-    seen = toolchain("farm", "up", *names)
-    assert seen.code == 0, seen.err
+    outcome = toolchain("farm", "up", *names)
+    assert outcome.code == 0, outcome.err
 
 
 @contextlib.contextmanager
@@ -85,19 +85,19 @@ def test_a_second_farm_sees_a_leased_device_as_busy_and_never_measures_beside(fa
         first = os.environ["TOOLCHAIN_CACHE"]
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("TOOLCHAIN_CACHE", str(farm.cache))
-            held = leases.lease("bench", ["a"], who="the first")
+            lease = leases.lease("bench", ["a"], who="the first")
         assert os.environ["TOOLCHAIN_CACHE"] == first
-        with held:
+        with lease:
             with pytest.raises(BusyError, match="the first"):
                 leases.lease("bench", ["a"], wait=0.5)
-            for words in (["farm", "lock", "a"], ["tune", "mlp", "--board", "bench", "--host", "a"]):
-                seen = toolchain(*words)
-                assert (seen.code, "the first" in seen.err) == (75, True), seen.err
+            for command in (["farm", "lock", "a"], ["tune", "mlp", "--board", "bench", "--host", "a"]):
+                outcome = toolchain(*command)
+                assert (outcome.code, "the first" in outcome.err) == (75, True), outcome.err
             assert states() == {"a": "busy"}
             assert toolchain("farm", "up").code == 0  # it serves the device as well as it can be served
             assert "the first" in status()["a"]["fault"]["message"]
         with leases.lease("bench", ["a"], who="the second") as mine:
-            assert [one.name for one in mine.boards] == ["a"]
+            assert [board.name for board in mine.boards] == ["a"]
 
 
 # --- a client that is stopped ---
@@ -148,9 +148,9 @@ def test_a_stopped_client_loses_its_boards_and_learns_it_when_it_wakes_up(farm):
 class Tuning:
     """A `toolchain tune` that lasts until it is ended."""
 
-    def __init__(self, folder: Path, *words: str) -> None:
+    def __init__(self, folder: Path, *arguments: str) -> None:
         self.records, self.log = folder / "records.jsonl", folder / "log"
-        argv = [*TOOLCHAIN, *TUNE, "--records", str(self.records), *words]
+        argv = [*TOOLCHAIN, *TUNE, "--records", str(self.records), *arguments]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(argv, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
@@ -160,24 +160,26 @@ class Tuning:
     def measured_on(self) -> set[str]:
         if not self.records.exists():
             return set()
-        return {one.board for one in RecordFile(self.records).read().trials}
+        return {trial.board for trial in RecordFile(self.records).read().trials}
 
 
 @pytest.fixture
 def tuning(farm, tmp_path):
     """A tuning on two boards of three."""
-    found = Tuning(tmp_path, "--boards", "2")
-    yield found
-    found.process.kill()
-    found.process.wait()
+    tuning_run = Tuning(tmp_path, "--boards", "2")
+    yield tuning_run
+    tuning_run.process.kill()
+    tuning_run.process.wait()
 
 
 def test_a_tuning_shares_its_boards_and_knows_at_once_when_it_loses_them(farm, tuning):
     until(lambda: tuning.measured_on() == {"a", "b"}, 3 * SOON_S)
     assert states() == {"a": "leased", "b": "leased", "c": "free"}
-    told: list[str] = []
-    with leases.lease("bench", ["a"], who="a test", patience=Patience(100, told.append)):
-        assert re.match(r"a is not free: .* pid \d+: tune mlp; place 1 of 1 in the queue; waiting for up to", told[0])
+    messages: list[str] = []
+    with leases.lease("bench", ["a"], who="a test", patience=Patience(100, messages.append)):
+        assert re.match(
+            r"a is not free: .* pid \d+: tune mlp; place 1 of 1 in the queue; waiting for up to", messages[0]
+        )
         assert "a: returned to the farm after its trial, because others wait" in tuning.said()
         until(lambda: tuning.measured_on() == {"a", "b", "c"})  # it may have two, and takes the third in its place
         assert toolchain("farm", "release", "b").code == 0

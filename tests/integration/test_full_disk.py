@@ -25,10 +25,10 @@ def disk(tmp_path):
     require_mounts()
     point = tmp_path / "disk"
     point.mkdir()
-    done = subprocess.run(
+    completed = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={SIZE_MIB}m", "tmpfs", point], capture_output=True, check=False
     )
-    require_mounts(possible=done.returncode == 0)
+    require_mounts(possible=completed.returncode == 0)
     try:
         yield point
     finally:
@@ -154,12 +154,12 @@ def test_full_in_the_middle_of_an_upload(disk, ship, bulky):
 def test_full_after_the_upload(disk, ship, bulky, monkeypatch, owner, step):
     """Links need no data blocks on a tmpfs, so this may go well; it must not leave anything between old and new."""
     ship(bulky[0])
-    whole = getattr(owner, step)
+    original = getattr(owner, step)
 
     def on_a_full_disk(*args):
         if not (disk / "filler").exists():
             fill(disk / "filler")
-        return whole(*args)
+        return original(*args)
 
     with monkeypatch.context() as patch, contextlib.suppress(DeviceError):
         patch.setattr(owner, step, on_a_full_disk)

@@ -61,13 +61,13 @@ def _slow(folder: Path) -> Bundle:
     path = folder / "dense.onnx"
     onnx.save(proto, path)
     source = model.load(str(path))
-    given = {"x": np.random.default_rng(1).standard_normal((1, 8)).astype(np.float32)}
-    both = bundle.Reference(reference.NAME, given, reference.run(source, given))
+    feeds = {"x": np.random.default_rng(1).standard_normal((1, 8)).astype(np.float32)}
+    answers = bundle.Reference(reference.NAME, feeds, reference.run(source, feeds))
     kind = board.load("local").resolved()
     request = BuildRequest(
         Model(str(path), {}, inputs.Source()), kind, toolchain="host", without=backend_of(kind).template_names
     )
-    return compiler.build(importer.import_model(source), request, folder / "bundle", reference=both)
+    return compiler.build(importer.import_model(source), request, folder / "bundle", reference=answers)
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +82,8 @@ def root(tmp_path):
     return tmp_path / "root"
 
 
-def gated(new: object, base: object, root: Path, *words: object) -> Outcome:
-    return toolchain("gate", new, "--base", base, "--root", root, *WIDE, *words)
+def gated(new: object, base: object, root: Path, *arguments: object) -> Outcome:
+    return toolchain("gate", new, "--base", base, "--root", root, *WIDE, *arguments)
 
 
 def left(root: Path) -> list[str]:
@@ -92,16 +92,16 @@ def left(root: Path) -> list[str]:
 
 def test_two_builds_of_one_speed_pass_in_all_reports(pair, root, tmp_path):
     files = [tmp_path / f"gate.{kind}" for kind in ("json", "xml", "html")]
-    reports = [word for one in zip(("--json", "--junit", "--html"), files, strict=True) for word in one]
-    seen = gated(pair.same.folder, pair.base.folder, root, *reports, "--package-size", 1, "--peak-memory", 50)
-    assert seen.code == 0, seen.err
-    assert "PASS" in seen.out
-    found = json.loads(files[0].read_text())
-    assert (found["verdict"], found["model"], found["emulated"]) == ("pass", "dense", False)
-    assert [one["name"] for one in found["quantities"]] == ["latency", "peak memory", "package size"]
-    assert found["new"]["bundle_digest"] == f"sha256:{pair.same.digest}"
-    assert len(found["rounds"]) >= 8
-    assert all(len(one["new"]["samples_ms"]) >= 3 for one in found["rounds"])
+    reports = [argument for pair in zip(("--json", "--junit", "--html"), files, strict=True) for argument in pair]
+    outcome = gated(pair.same.folder, pair.base.folder, root, *reports, "--package-size", 1, "--peak-memory", 50)
+    assert outcome.code == 0, outcome.err
+    assert "PASS" in outcome.out
+    report = json.loads(files[0].read_text())
+    assert (report["verdict"], report["model"], report["emulated"]) == ("pass", "dense", False)
+    assert [quantity["name"] for quantity in report["quantities"]] == ["latency", "peak memory", "package size"]
+    assert report["new"]["bundle_digest"] == f"sha256:{pair.same.digest}"
+    assert len(report["rounds"]) >= 8
+    assert all(len(entry["new"]["samples_ms"]) >= 3 for entry in report["rounds"])
     assert ET.parse(files[1]).getroot().get("failures") == "0"  # noqa: S314 - our own
     assert "<svg" in files[2].read_text()
     assert left(root) == []
@@ -109,27 +109,27 @@ def test_two_builds_of_one_speed_pass_in_all_reports(pair, root, tmp_path):
 
 def test_the_slowest_runs_are_gated_at_a_rate(pair, root, tmp_path):
     report = tmp_path / "gate.json"
-    words = ("--p999", "10s", "--period", "1ms", "--for", "4700ms", "--json", report)
-    seen = gated(pair.same.folder, pair.base.folder, root, *words)
-    assert seen.code == 0, seen.err
-    found = json.loads(report.read_text())["p999"]
-    assert (found["verdict"], found["late"], found["limit_ms"]) == ("pass", 0, 10_000)
-    assert found["runs"] >= 4603
-    assert "p99.9" in seen.out
+    options = ("--p999", "10s", "--period", "1ms", "--for", "4700ms", "--json", report)
+    outcome = gated(pair.same.folder, pair.base.folder, root, *options)
+    assert outcome.code == 0, outcome.err
+    quantity = json.loads(report.read_text())["p999"]
+    assert (quantity["verdict"], quantity["late"], quantity["limit_ms"]) == ("pass", 0, 10_000)
+    assert quantity["runs"] >= 4603
+    assert "p99.9" in outcome.out
 
 
 def test_a_slower_build_is_a_regression_that_all_reports_tell(pair, root, tmp_path):
     bundle.pack(pair.slow, tmp_path / "slow.tar")
     files = [tmp_path / f"gate.{kind}" for kind in ("json", "xml")]
-    seen = gated(tmp_path / "slow.tar", pair.base.folder, root, "--json", files[0], "--junit", files[1])
-    assert seen.code == 6, seen.err
-    assert "latency is a REGRESSION" in seen.err
-    found = json.loads(files[0].read_text())
-    assert found["verdict"] == "regression"
-    assert sum(one["fresh"] for one in found["rounds"]) == 16
-    assert found["quantities"][0]["change"]["low"] > 0.5
-    assert "matmul 1x32768 -> 1x8" in found["carrier"], found["carrier"]
-    assert found["carrier"] in seen.err
+    outcome = gated(tmp_path / "slow.tar", pair.base.folder, root, "--json", files[0], "--junit", files[1])
+    assert outcome.code == 6, outcome.err
+    assert "latency is a REGRESSION" in outcome.err
+    report = json.loads(files[0].read_text())
+    assert report["verdict"] == "regression"
+    assert sum(entry["fresh"] for entry in report["rounds"]) == 16
+    assert report["quantities"][0]["change"]["low"] > 0.5
+    assert "matmul 1x32768 -> 1x8" in report["carrier"], report["carrier"]
+    assert report["carrier"] in outcome.err
     failure = next(ET.parse(files[1]).getroot().iter("failure"))  # noqa: S314 - our own
     assert failure.get("type") == "regression"
     assert left(root) == []
@@ -140,8 +140,8 @@ def test_a_release_on_the_device_is_a_base_and_stays(pair, root, tmp_path):
     done("deploy", pair.base.folder, "--root", root, "--budget", 0.05)
     (tmp_path / "baseline.txt").write_text(f"sha256:{pair.base.digest}\n")
     for base in ("current", 1, pair.base.digest[:12], tmp_path / "baseline.txt"):
-        seen = gated(pair.same.folder, base, root, "--rounds", 8)
-        assert seen.code == 0, seen.err
+        outcome = gated(pair.same.folder, base, root, "--rounds", 8)
+        assert outcome.code == 0, outcome.err
         assert bundles.whole_release(root) == pair.base.digest
     assert sorted(left(root)) == sorted([pair.base.digest, "1"])
 
@@ -149,17 +149,17 @@ def test_a_release_on_the_device_is_a_base_and_stays(pair, root, tmp_path):
 def test_other_outputs_end_it_before_anything_is_timed(pair, root, tmp_path):
     other = bundles.reweighted(pair.base, tmp_path / "other", seed=5)
     report, junit = tmp_path / "gate.json", tmp_path / "gate.xml"
-    seen = gated(other.folder, pair.base.folder, root, "--json", report, "--junit", junit)
-    assert seen.code == 5
-    assert "compute different outputs" in seen.err
+    outcome = gated(other.folder, pair.base.folder, root, "--json", report, "--junit", junit)
+    assert outcome.code == 5
+    assert "compute different outputs" in outcome.err
     assert json.loads(report.read_text())["error"]["exit_code"] == 5
     assert next(ET.parse(junit).getroot().iter("failure")) is not None  # noqa: S314 - our own
-    assert "measuring in turns" not in seen.err
+    assert "measuring in turns" not in outcome.err
     assert left(root) == []
 
 
 @pytest.mark.parametrize(
-    ("new", "base", "words", "message"),
+    ("new", "base", "options", "message"),
     [
         ("{base}", "{base}", (), "are the same release"),
         ("{base}", "nothing.tar", (), "there is no 'nothing.tar'"),
@@ -172,12 +172,12 @@ def test_other_outputs_end_it_before_anything_is_timed(pair, root, tmp_path):
         ("{base}", "{same}", ("--plain-http",), "only for packages in a registry"),
     ],
 )
-def test_what_is_known_before_the_work_is_refused(pair, root, tmp_path, new, base, words, message):
+def test_what_is_known_before_the_work_is_refused(pair, root, tmp_path, new, base, options, message):
     (tmp_path / "text").write_text("main\n")
     names = {"base": pair.base.folder, "same": pair.same.folder, "text": tmp_path / "text"}
-    seen = gated(new.format(**names), base.format(**names), root, *words)
-    assert seen.code in {2, 5}, seen.err
-    assert message in seen.err
+    outcome = gated(new.format(**names), base.format(**names), root, *options)
+    assert outcome.code in {2, 5}, outcome.err
+    assert message in outcome.err
     assert not (root / "releases").exists() or left(root) == []
 
 
@@ -192,20 +192,20 @@ def test_over_ssh_and_on_an_emulated_device_as_a_rehearsal(server, tiny_for_ssh,
     other = gates.alike(tiny_for_ssh, tmp_path / "other")
     keys = ("-i", server.key_file, "--known-hosts", server.known_hosts)
     where = ("--board", "x86_64", *keys, "--host", server.host)
-    seen = gated(other.folder, tiny_for_ssh.folder, tmp_path / "device", *where)
-    assert seen.code == 0, seen.err
+    outcome = gated(other.folder, tiny_for_ssh.folder, tmp_path / "device", *where)
+    assert outcome.code == 0, outcome.err
     lab = tmp_path / "devices.toml"
     lab.write_text(f'[a]\nboard = "x86_64"\nhost = "{server.host}"\nemulated = true\n')
-    words = ("--board", "x86_64", *keys, "--devices", lab, "--rounds", 8)
-    seen = gated(other.folder, tiny_for_ssh.folder, tmp_path / "none", *words)
-    assert seen.code == 2
-    assert "--allow-emulated" in seen.err
+    options = ("--board", "x86_64", *keys, "--devices", lab, "--rounds", 8)
+    outcome = gated(other.folder, tiny_for_ssh.folder, tmp_path / "none", *options)
+    assert outcome.code == 2
+    assert "--allow-emulated" in outcome.err
     assert not (tmp_path / "none").exists()
     files = [tmp_path / f"gate.{kind}" for kind in ("json", "xml", "html")]
-    reports = [word for one in zip(("--json", "--junit", "--html"), files, strict=True) for word in one]
-    seen = gated(other.folder, tiny_for_ssh.folder, tmp_path / "device", *words, "--allow-emulated", *reports)
-    assert seen.code in {0, 7}, seen.err
-    assert "emulated" in seen.out
+    reports = [argument for pair in zip(("--json", "--junit", "--html"), files, strict=True) for argument in pair]
+    outcome = gated(other.folder, tiny_for_ssh.folder, tmp_path / "device", *options, "--allow-emulated", *reports)
+    assert outcome.code in {0, 7}, outcome.err
+    assert "emulated" in outcome.out
     for path in files:
         assert "emulated" in path.read_text()
 
@@ -213,9 +213,9 @@ def test_over_ssh_and_on_an_emulated_device_as_a_rehearsal(server, tiny_for_ssh,
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_however_it_is_ended_the_device_is_as_it_was(pair, root, tmp_path, number):
     done("deploy", pair.base.folder, "--root", root, "--budget", 0.05)
-    words = [sys.executable, "-c", "from toolchain.cli import main; main()", "gate", str(pair.same.folder)]
-    words += ["--base", "current", "--root", str(root), "--round-ms", "5000", "--json", str(tmp_path / "gate.json")]
-    child = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-c", "from toolchain.cli import main; main()", "gate", str(pair.same.folder)]
+    command += ["--base", "current", "--root", str(root), "--round-ms", "5000", "--json", str(tmp_path / "gate.json")]
+    child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     for line in child.stderr:
         if "measuring in turns" in line or "comparing" in line:
             break
@@ -228,6 +228,6 @@ def test_however_it_is_ended_the_device_is_as_it_was(pair, root, tmp_path, numbe
     assert bundles.whole_release(root) == pair.base.digest
     error = json.loads((tmp_path / "gate.json").read_text())["error"]
     assert ("interrupted" in error["message"]) == (number != signal.SIGKILL)
-    seen = gated(pair.same.folder, "current", root, "--wait", 40)
-    assert seen.code == 0, seen.err
+    outcome = gated(pair.same.folder, "current", root, "--wait", 40)
+    assert outcome.code == 0, outcome.err
     assert sorted(left(root)) == sorted([pair.base.digest, "1"])

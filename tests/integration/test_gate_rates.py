@@ -21,9 +21,9 @@ def recorded(kind):
 
 @pytest.mark.parametrize("kind", _recorded.KINDS)
 def test_the_rates_keep_their_limits_on_recorded_rounds(kind):
-    found = [rates(kind, recorded(kind).medians, change, PAIRS, Rule()) for change in (0.0, 0.05)]
-    assert faults(found, recorded(kind).sd) == []
-    assert [one.regression + one.passed + one.inconclusive for one in found] == pytest.approx([1, 1])
+    error_rates = [rates(kind, recorded(kind).medians, change, PAIRS, Rule()) for change in (0.0, 0.05)]
+    assert faults(error_rates, recorded(kind).sd) == []
+    assert [rate.regression + rate.passed + rate.inconclusive for rate in error_rates] == pytest.approx([1, 1])
 
 
 def test_a_change_of_ten_per_cent_is_found_on_calm_rounds_and_an_improvement_passes():
@@ -36,8 +36,8 @@ def test_a_rule_that_passes_what_it_does_not_find_is_beyond_the_limits():
     """Hostile rounds are what tells such a rule from ours."""
     medians = recorded("hostile").medians
     careless = Rule(worst=1.0)
-    found = [rates("hostile", medians, change, PAIRS, careless) for change in (0.0, 0.05)]
-    assert faults(found, recorded("hostile").sd) != []
+    error_rates = [rates("hostile", medians, change, PAIRS, careless) for change in (0.0, 0.05)]
+    assert faults(error_rates, recorded("hostile").sd) != []
 
 
 def test_rates_beyond_their_limits_are_named():
@@ -50,14 +50,14 @@ def test_rates_beyond_their_limits_are_named():
 
 
 def test_the_recordings_are_of_three_kinds_of_noise_and_say_what_they_were_taken_under():
-    found = {kind: recorded(kind) for kind in _recorded.KINDS}
-    assert sum(len(one.rounds) for one in found.values()) >= 20_000
-    assert found["calm"].sd <= CALM_SD < found["neighbours"].sd < found["hostile"].sd
+    recordings = {kind: recorded(kind) for kind in _recorded.KINDS}
+    assert sum(len(recording.rounds) for recording in recordings.values()) >= 20_000
+    assert recordings["calm"].sd <= CALM_SD < recordings["neighbours"].sd < recordings["hostile"].sd
     assert sum(path.stat().st_size for path in _recorded.FOLDER.iterdir()) < 1 << 20
-    for kind, one in found.items():
-        assert one.about["noise"] == kind
-        assert {"model", "threads", "machine", "kernel", "date"} <= set(one.about)
-        assert all(turn.median_us > 0 and turn.runs > 0 for turn in one.rounds)
+    for kind, recording in recordings.items():
+        assert recording.about["noise"] == kind
+        assert {"model", "threads", "machine", "kernel", "date"} <= set(recording.about)
+        assert all(turn.median_us > 0 and turn.runs > 0 for turn in recording.rounds)
 
 
 def test_what_is_written_is_read_again(tmp_path, monkeypatch):

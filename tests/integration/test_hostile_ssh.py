@@ -81,9 +81,9 @@ def _wait_for_loss(shell, seconds=60):
 
 
 @pytest.mark.parametrize(
-    "said", [b"SSH-2.0-x\r\n" + struct.pack(">I", 0xFFFFFFF0) + bytes(60), b"x" * 4096, b"\n" * 4096]
+    "greeting", [b"SSH-2.0-x\r\n" + struct.pack(">I", 0xFFFFFFF0) + bytes(60), b"x" * 4096, b"\n" * 4096]
 )
-def test_a_greeting_without_an_end(said):
+def test_a_greeting_without_an_end(greeting):
     """Four bytes announce a packet of 4 GiB; or the greeting never ends."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
@@ -91,9 +91,9 @@ def test_a_greeting_without_an_end(said):
             try:
                 link, _ = listening.accept()
                 with link:
-                    link.sendall(said)
-                    while not said.startswith(b"SSH"):
-                        link.sendall(said)
+                    link.sendall(greeting)
+                    while not greeting.startswith(b"SSH"):
+                        link.sendall(greeting)
                     while link.recv(1 << 16):
                         pass
             except OSError:

@@ -39,9 +39,9 @@ cli.main()
 
 
 def test_an_interrupted_build_ends_with_130_and_leaves_nothing():
-    words = [sys.executable, "-m", "tests.support.interrupts", "mlp", str(TIMES), "0"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
-    ends = [line.split(maxsplit=1)[1] for line in done.stdout.splitlines()]
+    command = [sys.executable, "-m", "tests.support.interrupts", "mlp", str(TIMES), "0"]
+    completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    ends = [line.split(maxsplit=1)[1] for line in completed.stdout.splitlines()]
     assert ends == ["130 [] ['interrupted']"] * TIMES
 
 
@@ -52,17 +52,17 @@ def busy(count):
     try:
         yield
     finally:
-        for one in others:
-            one.kill()
-            one.wait()
+        for other in others:
+            other.kill()
+            other.wait()
 
 
 def interrupted_tune(folder, after_s):
     """Return how a tuning run ended that was interrupted so many seconds after its beginning; None if it went on."""
-    words = ["tune", "mlp", "--without", "all", "--op", "matmul", "--tuner", "evolutionary-random", "--no-compare"]
-    words += ["--number", "1", "--repeat", "1", "--min-repeat-ms", "0", "--trials", "500"]
-    words += ["--records", folder / "R.jsonl", "--root", folder / "root"]
-    argv = [sys.executable, "-c", CLIENT, *map(str, words)]
+    command = ["tune", "mlp", "--without", "all", "--op", "matmul", "--tuner", "evolutionary-random", "--no-compare"]
+    command += ["--number", "1", "--repeat", "1", "--min-repeat-ms", "0", "--trials", "500"]
+    command += ["--records", folder / "R.jsonl", "--root", folder / "root"]
+    argv = [sys.executable, "-c", CLIENT, *map(str, command)]
     pipe = subprocess.PIPE
     with subprocess.Popen(argv, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as process:
         try:

@@ -54,28 +54,28 @@ def server(tmp_path_factory):
         yield running
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_kills(way, bulky, program, tmp_path, request, capsys):
-    server = None if way == "local client" else request.getfixturevalue("server")
+@pytest.mark.parametrize("kill_kind", WAYS)
+def test_kills(kill_kind, bulky, program, tmp_path, request, capsys):
+    server = None if kill_kind == "local client" else request.getfixturevalue("server")
     ssh = (server.host, _config(server)) if server else ()
     root = tmp_path / "device"
     deploy_client.plain_deploy(bulky[0], program, root, ssh)
     seconds = deploy_client.duration(bulky[1], root, ssh)
-    tally, stream = Tally(), random.Random(way)  # noqa: S311 - seeded, so that a failure comes again
-    for index in range(WAYS[way]):
+    tally, stream = Tally(), random.Random(kill_kind)  # noqa: S311 - seeded, so that a failure comes again
+    for index in range(WAYS[kill_kind]):
         old, new = bulky[(index + 1) % 2], bulky[index % 2]
         with deploy_client.started(new, root, ssh) as client:
             deploy_client.begin(client)
             time.sleep(stream.uniform(0, 1.05 * seconds))
-            _kill(client, server if way == "session of sshd" else None)
+            _kill(client, server if kill_kind == "session of sshd" else None)
         tally.slowest_lock = max(tally.slowest_lock, _until_free(root))
         _judge(root, {old.digest: "old", new.digest: "new"}, tally)
         if index % RUN_EVERY == 0:
             _run_current(root, program, {bundle.digest: bundle for bundle in bulky})
-        _deploy_again(tally, lambda made=new: deploy_client.plain_deploy(made, program, root, ssh))
+        _deploy_again(tally, lambda release=new: deploy_client.plain_deploy(release, program, root, ssh))
         assert bundles.whole_release(root) == new.digest
     with capsys.disabled():
-        print(f"\n{way}: {tally}; a deploy takes {seconds:.2f} s")  # noqa: T201 - the figure that is asked for
+        print(f"\n{kill_kind}: {tally}; a deploy takes {seconds:.2f} s")  # noqa: T201 - the figure that is asked for
     assert tally.wrong == []
     assert tally.slowest_lock < LOCK_FREE_S
 
@@ -97,7 +97,9 @@ def test_kills_in_one_slot_beside_models_that_run(bulky, program, tmp_path, caps
                 _kill(client, None)
             _until_free(root)
             _judge(root / "slots" / "detector", {old.digest: "old", new.digest: "new"}, tally)
-            _deploy_again(tally, lambda made=new: deploy_client.plain_deploy(made, program, root, slot="detector"))
+            _deploy_again(
+                tally, lambda release=new: deploy_client.plain_deploy(release, program, root, slot="detector")
+            )
             assert {slot: own(root, slot) for slot in others} == before
             assert {slot: process.poll() for slot, process in running.items()} == dict.fromkeys(others)
     with capsys.disabled():
@@ -108,12 +110,12 @@ def test_kills_in_one_slot_beside_models_that_run(bulky, program, tmp_path, caps
 @contextlib.contextmanager
 def _running(root: Path, slot: str, program: Program, made: bundles.Bundle, folder: Path):
     """Run the current release of a slot for as long as the block takes."""
-    given, out = folder / f"given-{slot}", folder / f"out-{slot}"
-    for path in (given, out):
+    inputs, out = folder / f"given-{slot}", folder / f"out-{slot}"
+    for path in (inputs, out):
         path.mkdir()
-    tensors.save(given / runner.INPUTS, verification.samples_of(made).inputs)
+    tensors.save(inputs / runner.INPUTS, verification.samples_of(made).inputs)
     plan = runner.Plan(budget_s=0.0, min_runs=1, max_runs=1, rate=Rate(0.1, 3600.0, 0.1))
-    folders = {"runners": str(program.path.parent), "inputs": str(given)}
+    folders = {"runners": str(program.path.parent), "inputs": str(inputs)}
     argv = runner.command(folders, str(folder_of(root, slot) / "current"), str(out), plan, threads=1)
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
         try:
@@ -160,17 +162,17 @@ def _judge(root: Path, names: dict[str, str], tally: Tally) -> None:
         tally.wrong.append(repr(fault))
 
 
-def _run_current(root: Path, program: Program, known: dict[str | None, bundles.Bundle]) -> None:
+def _run_current(root: Path, program: Program, releases: dict[str | None, bundles.Bundle]) -> None:
     """Run what the device would run after this kill."""
-    samples = verification.samples_of(known[bundles.whole_release(root)])
-    given = root.parent / "given"
-    given.mkdir(exist_ok=True)
-    tensors.save(given / runner.INPUTS, samples.inputs)
-    places = {"runners": str(program.path.parent), "inputs": str(given)}
+    samples = verification.samples_of(releases[bundles.whole_release(root)])
+    inputs = root.parent / "given"
+    inputs.mkdir(exist_ok=True)
+    tensors.save(inputs / runner.INPUTS, samples.inputs)
+    folders = {"runners": str(program.path.parent), "inputs": str(inputs)}
     release = str(root / "current")
-    outputs = known[bundles.whole_release(root)].manifest.outputs
-    words = {"release": release, "threads": 1, "plan": runner.SMOKE, "outputs": outputs}
-    run = runner.call(LocalShell(), str(root.parent), places, **words)
+    outputs = releases[bundles.whole_release(root)].manifest.outputs
+    settings = {"release": release, "threads": 1, "plan": runner.SMOKE, "outputs": outputs}
+    run = runner.call(LocalShell(), str(root.parent), folders, **settings)
     assert np.allclose(run.outputs["y"], samples.expected["y"], rtol=1e-3, atol=1e-3)
 
 

@@ -48,28 +48,28 @@ class Rack:
             "TOOLCHAIN_DEVICES": str(self.folder / "devices.toml"),
         }
 
-    def labgrid(self, *words: str, user: str = "ann") -> tuple[int, str]:
+    def labgrid(self, *arguments: str, user: str = "ann") -> tuple[int, str]:
         environment = {**self.environment, "LG_USERNAME": user}
-        argv = [BIN / "labgrid-client", *words]
-        found = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60, check=False)
-        return found.returncode, found.stdout + found.stderr
+        argv = [BIN / "labgrid-client", *arguments]
+        completed = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        return completed.returncode, completed.stdout + completed.stderr
 
     def owner(self) -> str:
         """Return who has the place; empty if nobody has."""
-        code, said = self.labgrid("-p", "rack", "show")
-        assert code == 0, said
-        found = re.search(r"acquired: (\S+)", said)
-        return "" if found is None or found[1] == "None" else found[1]
+        code, output = self.labgrid("-p", "rack", "show")
+        assert code == 0, output
+        match = re.search(r"acquired: (\S+)", output)
+        return "" if match is None or match[1] == "None" else match[1]
 
-    def start(self, *words: object) -> subprocess.Popen[str]:
+    def start(self, *arguments: object) -> subprocess.Popen[str]:
         key = self.boards.servers["a"].key_file
-        argv = [*TOOLCHAIN, *map(str, words), "--board", KIND, "--place", "rack", "-i", key]
+        argv = [*TOOLCHAIN, *map(str, arguments), "--board", KIND, "--place", "rack", "-i", key]
         argv += ["--root", self.boards.folder / "store-a"]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
         return subprocess.Popen(argv, env=self.environment, cwd=self.folder, text=True, **pipes)
 
-    def run(self, *words: object) -> tuple[int, str]:
-        with self.start(*words) as process:
+    def run(self, *arguments: object) -> tuple[int, str]:
+        with self.start(*arguments) as process:
             out, err = process.communicate(timeout=LIMIT_S)
         return process.returncode, out + err
 
@@ -99,18 +99,18 @@ def rack(tmp_path_factory, native):
             "lab:\n  NetworkService:\n"
             f"    address: '127.0.0.1'\n    port: {server.port}\n    username: '{server.user}'\n"
         )
-        found = Rack(boards, f"127.0.0.1:{sshd.free_port()}", folder)
+        lab_rack = Rack(boards, f"127.0.0.1:{sshd.free_port()}", folder)
         with contextlib.ExitStack() as stack:
-            start = partial(_running, folder, env=found.environment)
-            stack.enter_context(start("labgrid-coordinator", "-l", found.address))
-            _until(lambda: found.labgrid("places")[0] == 0)  # an exporter that finds no coordinator ends
-            stack.enter_context(start("labgrid-exporter", "-c", found.address, "-n", "shelf", YAML))
-            _until(lambda: "shelf" in found.labgrid("resources")[1])
+            start = partial(_running, folder, env=lab_rack.environment)
+            stack.enter_context(start("labgrid-coordinator", "-l", lab_rack.address))
+            _until(lambda: lab_rack.labgrid("places")[0] == 0)  # an exporter that finds no coordinator ends
+            stack.enter_context(start("labgrid-exporter", "-c", lab_rack.address, "-n", "shelf", YAML))
+            _until(lambda: "shelf" in lab_rack.labgrid("resources")[1])
             tag = f"hostkey={hostkey(boards)}"
-            for words in (("create",), ("add-match", "shelf/lab/NetworkService"), ("set-tags", tag)):
-                code, said = found.labgrid("-p", "rack", *words)
-                assert code == 0, said
-            yield found
+            for command in (("create",), ("add-match", "shelf/lab/NetworkService"), ("set-tags", tag)):
+                code, output = lab_rack.labgrid("-p", "rack", *command)
+                assert code == 0, output
+            yield lab_rack
 
 
 def _until(condition) -> None:
@@ -135,20 +135,20 @@ def package(tiny, tmp_path_factory):
 
 def test_a_place_says_where_its_device_is(rack):
     server = rack.boards.servers["a"]
-    with labgrid.acquire("rack") as found:
+    with labgrid.acquire("rack") as acquired:
         assert rack.owner() == "desk/ann"
-        assert found.host == f"{server.user}@127.0.0.1:{server.port}"
-        assert found.device(KIND).host == found.host
-        assert found.known_hosts.read_text() == f"[127.0.0.1]:{server.port} {hostkey(rack.boards)}\n"
-        assert found.ssh(SshOptions()).known_hosts == (found.known_hosts,)
-        assert found.ssh(SshOptions(known_hosts=(Path("mine"),))).known_hosts == (Path("mine"),)
-    assert not found.known_hosts.exists()
+        assert acquired.host == f"{server.user}@127.0.0.1:{server.port}"
+        assert acquired.device(KIND).host == acquired.host
+        assert acquired.known_hosts.read_text() == f"[127.0.0.1]:{server.port} {hostkey(rack.boards)}\n"
+        assert acquired.ssh(SshOptions()).known_hosts == (acquired.known_hosts,)
+        assert acquired.ssh(SshOptions(known_hosts=(Path("mine"),))).known_hosts == (Path("mine"),)
+    assert not acquired.known_hosts.exists()
 
 
 def test_a_command_at_a_place(rack, package):
-    code, said = rack.run("deploy", package.folder, "--budget", "0.05")
-    assert code == 0, said
-    assert "(emulated)" in said  # so says its entry in devices.toml
+    code, output = rack.run("deploy", package.folder, "--budget", "0.05")
+    assert code == 0, output
+    assert "(emulated)" in output  # so says its entry in devices.toml
     assert rack.boards.store("a").releases.current().digest == package.digest
 
 
@@ -196,11 +196,11 @@ def test_a_session_of_tests_at_a_place(rack, package, tmp_path):
         f'[devices.rack]\nboard = "{KIND}"\nhost = "x"\nemulated = true\nssh_config = "config"\n'
         f'root = "{rack.boards.folder}/store-a"\n'
     )
-    found = subprocess.run(
+    completed = subprocess.run(
         [*argv, "--place", "rack", "--devices", "devices.toml"],
         env=rack.environment, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
-    assert found.returncode == 0, found.stdout + found.stderr
+    assert completed.returncode == 0, completed.stdout + completed.stderr
 
 
 # --- what is wrong ---------------------------------------------------------------------------------------------------
@@ -227,8 +227,8 @@ def test_another_key_is_refused(rack):
     other = key[:-5] + ("AAAAA" if not key.endswith("AAAAA") else "BBBBB")
     assert rack.labgrid("-p", "rack", "set-tags", f"hostkey={other}")[0] == 0
     try:
-        code, said = rack.run("status")
-        assert code == 5, said
+        code, output = rack.run("status")
+        assert code == 5, output
     finally:
         assert rack.labgrid("-p", "rack", "set-tags", f"hostkey={hostkey(rack.boards)}")[0] == 0
 
@@ -249,15 +249,15 @@ def test_no_coordinator(monkeypatch):
         pass
 
 
-@pytest.mark.parametrize("words", [("--host", "x"), ("--board", "local")])
-def test_options_that_exclude_each_other(rack, words):
-    argv = [*TOOLCHAIN, "status", "--board", KIND, "--place", "rack", *words]
+@pytest.mark.parametrize("options", [("--host", "x"), ("--board", "local")])
+def test_options_that_exclude_each_other(rack, options):
+    argv = [*TOOLCHAIN, "status", "--board", KIND, "--place", "rack", *options]
     environment = {name: value for name, value in rack.environment.items() if name != "TOOLCHAIN_BOARDS"}
-    if "local" not in words:
+    if "local" not in options:
         environment = rack.environment
-    found = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert found.returncode == 2
-    assert "cannot be combined" in found.stderr
+    completed = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert completed.returncode == 2
+    assert "cannot be combined" in completed.stderr
 
 
 def test_without_labgrid(monkeypatch):

@@ -65,17 +65,17 @@ def compiler() -> Root:
     return cost.root(print)
 
 
-def by_name(found: tuple[KernelCost, ...]) -> dict[str, KernelCost]:
-    return {one.name: one for one in found}
+def by_name(costs: tuple[KernelCost, ...]) -> dict[str, KernelCost]:
+    return {cost.name: cost for cost in costs}
 
 
 @pytest.mark.parametrize("gpu", ["g610", "g52"])
 def test_every_turn_of_a_loop_counts(compiler: Root, gpu: str) -> None:
-    found = by_name(cost.statistics(LOADS, gpu, compiler))
-    assert found["nest"].load_store == 2 + 64 * (1 + 100 * 2)
-    assert found["two"].load_store == 1 + 64 + 40
-    assert found["unrolled"].load_store == 1 + 3
-    assert all(one.spills == 0 for one in found.values())
+    kernels = by_name(cost.statistics(LOADS, gpu, compiler))
+    assert kernels["nest"].load_store == 2 + 64 * (1 + 100 * 2)
+    assert kernels["two"].load_store == 1 + 64 + 40
+    assert kernels["unrolled"].load_store == 1 + 3
+    assert all(kernel_cost.spills == 0 for kernel_cost in kernels.values())
 
 
 def test_what_the_compiler_refuses_is_told_with_its_words(compiler: Root) -> None:
@@ -86,20 +86,20 @@ def test_what_the_compiler_refuses_is_told_with_its_words(compiler: Root) -> Non
 
 
 def test_a_loop_that_cannot_be_had_twice_is_open(compiler: Root) -> None:
-    (found,) = cost.statistics(CLOSED, "g610", compiler)
-    assert found.load_store == 2
-    assert found.open_loops == 1
+    (kernel_cost,) = cost.statistics(CLOSED, "g610", compiler)
+    assert kernel_cost.load_store == 2
+    assert kernel_cost.open_loops == 1
 
 
 def test_refused_kernels_end_the_command_when_all_was_said(compiler: Root, tmp_path: Path) -> None:
     del compiler
     source, page = tmp_path / "broken.cl", tmp_path / "costs.html"
     source.write_text(BROKEN, encoding="utf-8")
-    found = toolchain("inspect", "kernels", source, "--gpu", "Mali-G610", "--gpu", "g610", "--html", page)
-    assert found.code == 3
-    assert "files on g610: 1 kernels, 0 of them spill, 1 are refused" in found.out
-    assert "refuses 1 of 1 kernels" in found.err
-    assert "nothing" in found.err
+    outcome = toolchain("inspect", "kernels", source, "--gpu", "Mali-G610", "--gpu", "g610", "--html", page)
+    assert outcome.code == 3
+    assert "files on g610: 1 kernels, 0 of them spill, 1 are refused" in outcome.out
+    assert "refuses 1 of 1 kernels" in outcome.err
+    assert "nothing" in outcome.err
     bogus = toolchain("inspect", "kernels", source, "--gpu", "g610", "--cl-option", "-bogus", "--json")
     assert bogus.code == 3
     assert json.loads(bogus.out)[0]["failed"] == 1
@@ -109,19 +109,19 @@ def test_the_command_says_it_all(compiler: Root, tmp_path: Path) -> None:
     del compiler  # it is there
     source, page = tmp_path / "mine.cl", tmp_path / "costs.html"
     source.write_text(LOADS, encoding="utf-8")
-    found = toolchain("inspect", "kernels", source, "--gpu", "g610", "--json", "--html", page)
-    (costs,) = json.loads(found.out)
+    outcome = toolchain("inspect", "kernels", source, "--gpu", "g610", "--json", "--html", page)
+    (costs,) = json.loads(outcome.out)
     assert costs["gpu"] == "g610"
     assert costs["stamp"].startswith("modelled (Mesa 25.")
-    assert {one["name"]: one["item"]["load_store"] for one in costs["kernels"]} == {
+    assert {kernel["name"]: kernel["item"]["load_store"] for kernel in costs["kernels"]} == {
         "nest": 12866.0,
         "two": 105.0,
         "unrolled": 4.0,
     }
     assert "modelled" in page.read_text(encoding="utf-8")
-    shown = toolchain("inspect", "kernels", source, "--gpu", "g610").out
-    assert "0 of them spill; modelled (Mesa 25." in shown
-    assert "no board has confirmed it" in " ".join(shown.split())
+    listing = toolchain("inspect", "kernels", source, "--gpu", "g610").out
+    assert "0 of them spill; modelled (Mesa 25." in listing
+    assert "no board has confirmed it" in " ".join(listing.split())
 
 
 def test_a_network_without_kernels_for_a_gpu_is_refused(tmp_path: Path) -> None:
@@ -129,9 +129,9 @@ def test_a_network_without_kernels_for_a_gpu_is_refused(tmp_path: Path) -> None:
     graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "same", ends[:1], ends[1:])
     path = tmp_path / "same.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-    found = toolchain("inspect", "kernels", path, "--board", "rk3588")
-    assert found.code == 2
-    assert "has no kernel for a GPU" in found.err
+    outcome = toolchain("inspect", "kernels", path, "--board", "rk3588")
+    assert outcome.code == 2
+    assert "has no kernel for a GPU" in outcome.err
 
 
 def test_an_older_backend_finds_nothing_of_todays_but_the_model_of_costs(tmp_path: Path) -> None:
@@ -148,29 +148,35 @@ AT_ONCE = 24  # kernels that a campaign compiles before it saves them
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize(("gpu", "most"), [("g610", 4), ("g52", 2) if ALL else nightly.left("g52", 2)])
-def test_no_kernel_of_the_zoo_spills(compiler: Root, name: str, gpu: str, most: int) -> None:
+@pytest.mark.parametrize(("gpu", "maximum"), [("g610", 4), ("g52", 2) if ALL else nightly.left("g52", 2)])
+def test_no_kernel_of_the_zoo_spills(compiler: Root, name: str, gpu: str, maximum: int) -> None:
     """Those that a campaign has compiled are looked up, and one of them is compiled again; of the others, the longest.
 
     TOOLCHAIN_MALI_ZOO=1 is the campaign: all others, some seconds each, into tests/data/mali as it goes.
     """
-    asked, texts = cost.Compiler(compiler, cost.gpu(gpu)), mali_judged.sources_of(name, mali_judged.BOARDS[gpu])
-    judged = mali_judged.spills(asked)
-    known = {text: judged[key] for text in texts if (key := mali_judged.digest(text)) in judged}
-    fresh = [text for text in texts if text not in known][: None if ALL else most]
-    again = random.sample(sorted(known), min(1, len(known)))  # whichever: the file holds for all of them
-    seen: dict[str, int] = {}
-    wanted = [*again, *fresh]
-    for part in (wanted[at : at + AT_ONCE] for at in range(0, len(wanted), AT_ONCE)):
-        found = asked.outcomes(part)
-        assert [one.fault for one in found if one.statistics is None] == []
-        seen |= {text: one.statistics.spills for text, one in zip(part, found, strict=True) if one.statistics}
+    judge, texts = cost.Compiler(compiler, cost.gpu(gpu)), mali_judged.sources_of(name, mali_judged.BOARDS[gpu])
+    judged = mali_judged.spills(judge)
+    known_spills = {text: judged[key] for text in texts if (key := mali_judged.digest(text)) in judged}
+    fresh = [text for text in texts if text not in known_spills][: None if ALL else maximum]
+    again = random.sample(sorted(known_spills), min(1, len(known_spills)))  # whichever: the file holds for all of them
+    spills: dict[str, int] = {}
+    sources = [*again, *fresh]
+    for chunk in (sources[first : first + AT_ONCE] for first in range(0, len(sources), AT_ONCE)):
+        outcomes = judge.outcomes(chunk)
+        assert [result.fault for result in outcomes if result.statistics is None] == []
+        spills |= {
+            text: result.statistics.spills for text, result in zip(chunk, outcomes, strict=True) if result.statistics
+        }
         if ALL:
-            mali_judged.record(asked, seen.items())
-    assert {text: seen[text] for text in again} == {text: known[text] for text in again}, "the file is not true"
-    assert [text for text, spills in {**known, **seen}.items() if spills] == []
-    if left := len(texts) - len(known) - len(fresh):
-        warnings.warn(f"{left} of {len(texts)} kernels of {name} for {gpu} were compiled by no campaign", stacklevel=1)
+            mali_judged.record(judge, spills.items())
+    assert {text: spills[text] for text in again} == {text: known_spills[text] for text in again}, (
+        "the file is not true"
+    )
+    assert [text for text, spills in {**known_spills, **spills}.items() if spills] == []
+    if skipped := len(texts) - len(known_spills) - len(fresh):
+        warnings.warn(
+            f"{skipped} of {len(texts)} kernels of {name} for {gpu} were compiled by no campaign", stacklevel=1
+        )
 
 
 def test_kernels_are_the_same_but_for_their_names() -> None:
@@ -189,18 +195,18 @@ def test_kernels_are_the_same_but_for_their_names() -> None:
 
 
 def test_what_a_campaign_found_holds_for_its_compiler_alone(compiler: Root, tmp_path: Path) -> None:
-    place = tmp_path / "judged.json"
-    place.write_text("{}", encoding="utf-8")
+    path = tmp_path / "judged.json"
+    path.write_text("{}", encoding="utf-8")
     g610, g52 = (cost.Compiler(compiler, cost.gpu(name)) for name in ("g610", "g52"))
-    mali_judged.record(g610, [("a", 0)], place)
-    mali_judged.record(g610, [("b", 3)], place)
-    mali_judged.record(g52, [("a", 9)], place)
-    assert mali_judged.spills(g610, place) == {mali_judged.digest("a"): 0, mali_judged.digest("b"): 3}
-    assert mali_judged.spills(g52, place) == {mali_judged.digest("a"): 9}
-    assert mali_judged.spills(cost.Compiler(compiler, cost.gpu("g610"), ("-DN=1",)), place) == {}
-    mali_judged.keep(g610, ["b", "c"], place)
-    assert mali_judged.spills(g610, place) == {mali_judged.digest("b"): 3}
-    assert mali_judged.spills(g52, place) == {mali_judged.digest("a"): 9}
+    mali_judged.record(g610, [("a", 0)], path)
+    mali_judged.record(g610, [("b", 3)], path)
+    mali_judged.record(g52, [("a", 9)], path)
+    assert mali_judged.spills(g610, path) == {mali_judged.digest("a"): 0, mali_judged.digest("b"): 3}
+    assert mali_judged.spills(g52, path) == {mali_judged.digest("a"): 9}
+    assert mali_judged.spills(cost.Compiler(compiler, cost.gpu("g610"), ("-DN=1",)), path) == {}
+    mali_judged.keep(g610, ["b", "c"], path)
+    assert mali_judged.spills(g610, path) == {mali_judged.digest("b"): 3}
+    assert mali_judged.spills(g52, path) == {mali_judged.digest("a"): 9}
 
 
 def test_a_kernel_is_ranked_without_a_board_and_found_by_those_who_ask_for_that(
@@ -208,28 +214,28 @@ def test_a_kernel_is_ranked_without_a_board_and_found_by_those_who_ask_for_that(
 ) -> None:
     del compiler
     monkeypatch.setenv("TOOLCHAIN_RECORDS", str(tmp_path))
-    words = ("mlp", "--board", "rk3588", "--op", "3", "--trials", 3, "--tuner", "random", "--modelled", "--json")
-    found = json.loads(toolchain("tune", *words).out)
-    assert found["modelled"].startswith("modelled (Mesa 25.")
-    assert found["emulated"] is True
-    (task,) = found["tasks"]
+    command = ("mlp", "--board", "rk3588", "--op", "3", "--trials", 3, "--tuner", "random", "--modelled", "--json")
+    report = json.loads(toolchain("tune", *command).out)
+    assert report["modelled"].startswith("modelled (Mesa 25.")
+    assert report["emulated"] is True
+    (task,) = report["tasks"]
     assert task["best_s"] <= task["untuned_s"]
-    costed = json.loads(toolchain("tasks", "mlp", "--board", "rk3588", "--op", "3", "--cost", "--json").out)
-    assert costed[0]["modelled"]["ms"] == pytest.approx(task["untuned_s"] * 1e3)
-    (line,) = [one for one in told_of(emulated=True, modelled=True) if one.startswith("tuning records for")]
+    ranking = json.loads(toolchain("tasks", "mlp", "--board", "rk3588", "--op", "3", "--cost", "--json").out)
+    assert ranking[0]["modelled"]["ms"] == pytest.approx(task["untuned_s"] * 1e3)
+    (line,) = [line for line in told_of(emulated=True, modelled=True) if line.startswith("tuning records for")]
     won = int(task["verdict"] == "faster")
     assert f"for {won} of 5 kernels: {won} from " in line
     assert "(by the model of g610, 4 cores, 1000 MHz; Mesa 25." in line
     for others in ({}, {"emulated": True}):
-        assert any("which has none for this target" in one for one in told_of(**others))
+        assert any("which has none for this target" in line for line in told_of(**others))
 
 
 def told_of(**options: bool) -> list[str]:
     """Return what is told where the kernels of a network are scheduled, with records of this kind."""
-    told: list[str] = []
+    messages: list[str] = []
     kind = board.load("rk3588").resolved()
-    schedule(BuildRequest(Model("mlp", {}, Source()), kind, told.append, **options))  # type: ignore[arg-type]
-    return told
+    schedule(BuildRequest(Model("mlp", {}, Source()), kind, messages.append, **options))  # type: ignore[arg-type]
+    return messages
 
 
 @pytest.mark.nightly

@@ -120,7 +120,7 @@ def server_program():
 
 def started(argv) -> subprocess.Popen[str]:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    return subprocess.Popen([str(word) for word in argv], text=True, **pipes)
+    return subprocess.Popen([str(argument) for argument in argv], text=True, **pipes)
 
 
 @pytest.fixture
@@ -212,8 +212,8 @@ def test_the_numbers_are_right(serve, kernels, threads, cache_flush):
     """A duration that is known is in the next test; this one is of a real kernel, which no CPU does at 200 GFLOP/s."""
     options = dataclasses.replace(QUICK, threads=threads, cache_flush=cache_flush)
     with pool_of(serve("one"), options=options) as (pool, events):
-        found = pool.measure([kernels("matmul")] * 3)
-    for result in found:
+        measurements = pool.measure([kernels("matmul")] * 3)
+    for result in measurements:
         assert (result.cause, result.error, result.board, result.attempts) == ("", "", "one", 1)
         assert len(result.samples_s) == 3
         assert 2 * SIZE**3 / 200e9 < min(result.samples_s) < 0.2
@@ -229,25 +229,25 @@ def test_a_known_duration_is_measured(serve, kernels):
 
 
 @pytest.mark.parametrize(
-    ("name", "cause", "words"),
+    ("name", "cause", "message"),
     [
         ("segfault", "crash", "SIGSEGV"),
         ("endless", "timeout", "session timeout"),
         ("raise", "refused", "does not like its arguments"),
     ],
 )
-def test_a_candidate_that_fails_is_told_and_the_board_stays(serve, kernels, name, cause, words):
+def test_a_candidate_that_fails_is_told_and_the_board_stays(serve, kernels, name, cause, message):
     server = serve("one")
     with pool_of(server) as (pool, events):
         start = time.monotonic()
         bad, good = pool.measure([kernels(name), kernels("matmul")])
-        taken = time.monotonic() - start
+        elapsed = time.monotonic() - start
     assert (bad.cause, bad.board, bad.samples_s) == (cause, "one", ())
-    assert words in bad.error
+    assert message in bad.error
     assert bad.attempts == good.attempts == 1
     assert good.samples_s
     assert kinds(events) == ["started", "ended"] * 2
-    assert taken < QUICK.timeout_s + 30
+    assert elapsed < QUICK.timeout_s + 30
 
 
 def test_more_threads_than_the_board_has_is_an_error_of_the_options(serve, kernels):
@@ -279,8 +279,8 @@ def test_two_boards_measure_at_the_same_time(serve, kernels):
     with pool_of(serve("first"), serve("second"), options=options) as (pool, events):
         futures = [pool.submit(kernels("sleep")) for _ in range(2)]
         until(lambda: busy(events, "first")() and busy(events, "second")(), 60)
-        found = [future.result(120) for future in futures]
-    assert {result.board for result in found} == {"first", "second"}
+        measurements = [future.result(120) for future in futures]
+    assert {result.board for result in measurements} == {"first", "second"}
 
 
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL], ids=["frozen", "killed"])
@@ -292,10 +292,10 @@ def test_a_trial_of_a_lost_board_is_run_on_another(serve, kernels, number):
         until(busy(events, "first"))
         time.sleep(SLEEP_S)
         first.signal(number)
-        found = [future.result(60) for future in futures]
+        measurements = [future.result(60) for future in futures]
         until(lambda: "lost" in kinds(events))
-        assert all(result.samples_s for result in found)
-        assert [r.attempts for r in found if r.board == "second" and r.attempts > 1] == [2]
+        assert all(result.samples_s for result in measurements)
+        assert [r.attempts for r in measurements if r.board == "second" and r.attempts > 1] == [2]
         if number == signal.SIGSTOP:
             until(lambda: "quarantined" in kinds(events), 60)
             first.signal(signal.SIGCONT)
@@ -370,9 +370,9 @@ def test_a_board_with_a_full_disk_is_the_boards_fault(server_program, serve, ker
     full, well = serve("full"), serve("well")
     subprocess.run(["prlimit", "--fsize=0", "--pid", str(full.process.pid)], check=True)
     with pool_of(full, well) as (pool, events):
-        found = pool.measure([kernels("matmul")] * 8)
+        measurements = pool.measure([kernels("matmul")] * 8)
         until(lambda: "quarantined" in kinds(events), 30)
-    assert {result.board for result in found} == {"well"}
+    assert {result.board for result in measurements} == {"well"}
     assert any("accepts no files" in event.detail for event in events if event.place == "full")
 
 
@@ -380,7 +380,7 @@ def test_a_board_with_a_full_disk_is_the_boards_fault(server_program, serve, ker
 def test_closing_takes_a_moment(serve, kernels, state):
     server = serve("one")
     if state == "waiting for a board":
-        held = server.place.open(5, 60, threading.Event())
+        session = server.place.open(5, 60, threading.Event())
     rules = dataclasses.replace(RULES, open_s=600)
     with pool_of(server, rules=rules, options=dataclasses.replace(QUICK, timeout_s=600)) as (pool, events):
         futures = [pool.submit(kernels("endless")) for _ in range(3)]
@@ -394,7 +394,7 @@ def test_closing_takes_a_moment(serve, kernels, state):
     assert time.monotonic() - start < 30
     assert all(future.cancelled() for future in futures)
     if state == "waiting for a board":
-        held.close()
+        session.close()
 
 
 def test_python_goes_on_while_a_board_is_waited_for(serve, kernels):
@@ -419,12 +419,12 @@ def test_a_board_that_attacks_is_left_out_and_the_run_goes_on(serve, kernels, tm
         evil = ServerPlace("evil", to(port), "key", HERE, emulated=True)
         well, events = serve("well"), []
         with MeasurePool([evil, well.place], QUICK, events.append, RULES) as pool:
-            found = pool.measure([kernels("matmul")] * 6)
+            measurements = pool.measure([kernels("matmul")] * 6)
             until(lambda: any(event.place == "evil" for event in events if event.kind == "lost"), 30)
-    assert {result.board for result in found} == {"well"}
-    assert all(result.samples_s for result in found)
-    told = [event.detail for event in events if event.place == "evil" and event.kind == "lost"]
-    assert "tried to make this host run code: it sends kInitServer" in told[0]
+    assert {result.board for result in measurements} == {"well"}
+    assert all(result.samples_s for result in measurements)
+    details = [event.detail for event in events if event.place == "evil" and event.kind == "lost"]
+    assert "tried to make this host run code: it sends kInitServer" in details[0]
     assert not marker.exists()
 
 
@@ -437,9 +437,9 @@ def test_this_machine_is_a_place(native, kernels):
         assert (place.name, place.emulated) == ("local", False)
         rules = dataclasses.replace(RULES, hot_c=1000.0)
         with MeasurePool([place], QUICK, events.append, rules) as pool:
-            found = pool.measure([kernels("matmul")] * 3)
-    assert [result.board for result in found] == ["local"] * 3
-    assert all(result.samples_s for result in found)
+            measurements = pool.measure([kernels("matmul")] * 3)
+    assert [result.board for result in measurements] == ["local"] * 3
+    assert all(result.samples_s for result in measurements)
     assert kinds(events) == ["started", "ended"] * 3
 
 
@@ -465,8 +465,8 @@ def tracker():
 
 def test_a_board_behind_a_tracker(server_program, kernels, tmp_path):
     with tracker() as port, contextlib.ExitStack() as stack:
-        words = ["--port", "0", "--work-dir", tmp_path, "--tracker", f"{LOOPBACK}:{port}", "--key", "rpi4"]
-        process = stack.enter_context(started([server_program, *words]))
+        options = ["--port", "0", "--work-dir", tmp_path, "--tracker", f"{LOOPBACK}:{port}", "--key", "rpi4"]
+        process = stack.enter_context(started([server_program, *options]))
         stack.callback(process.kill)
         place = TrackerPlace("rpi4", (LOOPBACK, port), "rpi4", HERE, emulated=True)
         rules = dataclasses.replace(RULES, open_s=30, patience_s=60)
@@ -478,14 +478,14 @@ def test_a_board_behind_a_tracker(server_program, kernels, tmp_path):
 
 def test_tvms_own_server_serves_with_a_warning(kernels):
     with tracker() as port:
-        own = free_port()
-        words = ["tvm.exec.rpc_server", "--host", LOOPBACK, "--port", str(own), "--port-end", str(own + 1)]
-        with python_process(*words, "--tracker", f"{LOOPBACK}:{port}", "--key", "rpi4"):
+        own_port = free_port()
+        command = ["tvm.exec.rpc_server", "--host", LOOPBACK, "--port", str(own_port), "--port-end", str(own_port + 1)]
+        with python_process(*command, "--tracker", f"{LOOPBACK}:{port}", "--key", "rpi4"):
             place = TrackerPlace("rpi4", (LOOPBACK, port), "rpi4", HERE)
             rules = dataclasses.replace(RULES, open_s=60, slack_s=5, canary_s=30, patience_s=60)
             options = dataclasses.replace(QUICK, timeout_s=20)
             events = []
             with MeasurePool([place], options, events.append, rules) as pool:
-                found = pool.measure([kernels("matmul"), kernels("raise"), kernels("matmul")])
-    assert [result.cause for result in found] == ["", "refused", ""]
+                measurements = pool.measure([kernels("matmul"), kernels("raise"), kernels("matmul")])
+    assert [result.cause for result in measurements] == ["", "refused", ""]
     assert kinds(events).count("stock") == 1

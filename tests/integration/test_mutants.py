@@ -41,21 +41,21 @@ def originals(tiny, work):
     records = bundle.Tuned(files.sha256_bytes(b"applied\n"), tasks=2, tuned=1)
     first = bundles.variant(tiny, work / "first", small, records=records)
     (first.folder / bundle.RECORDS).write_bytes(b"applied\n")
-    known = bundle.Reference.read(first.reference)
-    drawn = RandomSamples(0, (Sample("a" * 64), Sample("b" * 64, 0.125)), (known.outputs, known.outputs))
-    bundle.Reference("numpy", known.inputs, known.outputs, 0.05, drawn).save(first.folder)
+    answers = bundle.Reference.read(first.reference)
+    random_samples = RandomSamples(0, (Sample("a" * 64), Sample("b" * 64, 0.125)), (answers.outputs, answers.outputs))
+    bundle.Reference("numpy", answers.inputs, answers.outputs, 0.05, random_samples).save(first.folder)
     first = bundles.described(first, first.folder)
     second = bundles.variant(
         bundles.reweighted(tiny, work / "weights", seed=3), work / "second", small, name="another net"
     )
-    assert np.isfinite(known.outputs["y"]).all()
+    assert np.isfinite(answers.outputs["y"]).all()
     return packed(first, work), packed(second, work)
 
 
-def packed(made, work):
-    path = work / f"{made.digest}.tar"
-    bundle.pack(made, path)
-    return Original(made, path)
+def packed(package, work):
+    path = work / f"{package.digest}.tar"
+    bundle.pack(package, path)
+    return Original(package, path)
 
 
 def hang(_number, _frame):
@@ -64,17 +64,17 @@ def hang(_number, _frame):
 
 def test_a_mutant_is_refused_or_is_what_its_name_says(originals, work, capsys):
     tally, slowest, began = Tally(), 0.0, time.monotonic()
-    place = work / "place"
+    folder = work / "place"
     before = signal.signal(signal.SIGALRM, hang)
     try:
         for seed in range(SEED, SEED + MUTANTS):
-            place.mkdir()
+            folder.mkdir()
             start = time.monotonic()
             signal.alarm(_HANG_S)
-            mutants.run(originals, seed, place, tally)
+            mutants.run(originals, seed, folder, tally)
             signal.alarm(0)
             slowest = max(slowest, time.monotonic() - start)
-            shutil.rmtree(place)
+            shutil.rmtree(folder)
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)

@@ -47,10 +47,10 @@ def test_the_manifest_has_the_command_with_the_names(tmp_path):
     assert built["manifest"]["inputs"][0]["shape"] == [1, 4]
 
 
-@pytest.mark.parametrize("words", [("tasks",), ("inspect", "model"), ("build",), ("deploy",)])
-def test_every_command_names_the_open_dimensions(words, tmp_path):
+@pytest.mark.parametrize("command", [("tasks",), ("inspect", "model"), ("build",), ("deploy",)])
+def test_every_command_names_the_open_dimensions(command, tmp_path):
     path = nets.save(nets.cached_step(), tmp_path)
-    result = toolchain(*words, path, "--dim", "new=1")
+    result = toolchain(*command, path, "--dim", "new=1")
     assert (result.code, result.out) == (2, ""), result.err
     assert "dimension past of past, mask" in result.err
     assert "--dim past=64" in result.err

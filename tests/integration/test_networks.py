@@ -52,22 +52,22 @@ def usable(kind):
 
 @pytest.mark.parametrize(("kind", "name"), cases(zoo.NAMES))
 def test_a_zoo_network_matches_onnxruntime_on_the_device(kind, name, program, tmp_path):
-    done = deployed(name, usable(kind), program, tmp_path)
-    assert done.changed
-    assert done.difference.max_rel < LIMIT[kind]
+    deployment = deployed(name, usable(kind), program, tmp_path)
+    assert deployment.changed
+    assert deployment.difference.max_rel < LIMIT[kind]
 
 
 @pytest.mark.parametrize(("kind", "name"), cases(light.NAMES))
 def test_a_light_network_matches_onnxruntime_on_the_device(kind, name, program, tmp_path):
     path = tmp_path / f"{name}.onnx"
     onnx.save(light.load(name), path)
-    done = deployed(str(path), usable(kind), program, tmp_path)
-    assert done.changed
-    assert done.difference.max_rel < LIMIT[kind]
+    deployment = deployed(str(path), usable(kind), program, tmp_path)
+    assert deployment.changed
+    assert deployment.difference.max_rel < LIMIT[kind]
 
 
 @pytest.mark.parametrize(("name", "limit"), [("float16", 2e-2), ("quantized", 5e-2)])
 def test_a_model_in_few_bits_matches_onnxruntime_on_the_device(name, limit, native, program, tmp_path):
-    done = deployed(str(DATA / f"{name}.onnx"), native, program, tmp_path)
-    assert done.difference.ok
-    assert done.difference.tolerance == limit
+    deployment = deployed(str(DATA / f"{name}.onnx"), native, program, tmp_path)
+    assert deployment.difference.ok
+    assert deployment.difference.tolerance == limit

@@ -10,10 +10,10 @@ from tests.support.parts import require
 from toolchain import bundle
 
 
-def skopeo(*words):
-    done = subprocess.run(["skopeo", "--insecure-policy", *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def skopeo(*arguments):
+    completed = subprocess.run(["skopeo", "--insecure-policy", *arguments], capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout
 
 
 def test_skopeo_reads_a_package_and_copies_every_blob(tiny, tmp_path):
@@ -21,8 +21,8 @@ def test_skopeo_reads_a_package_and_copies_every_blob(tiny, tmp_path):
     package = tmp_path / "tiny.oci.tar"
     bundle.pack(tiny, package)
     source = f"oci-archive:{package}:{tiny.manifest.name}"
-    seen = json.loads(skopeo("inspect", "--raw", source))
-    assert seen["artifactType"] == bundle.ARTIFACT
+    report = json.loads(skopeo("inspect", "--raw", source))
+    assert report["artifactType"] == bundle.ARTIFACT
     (tmp_path / "copy").mkdir()
     skopeo("copy", source, f"dir:{tmp_path}/copy")
     copied = {path.name for path in (tmp_path / "copy").iterdir()}

@@ -52,7 +52,7 @@ def tiny_run(tiny, program, tmp_path_factory):
 @pytest.fixture(scope="module")
 def bulky_runs(bulky, program, tmp_path_factory):
     folder = tmp_path_factory.mktemp("updates")
-    return tuple(updates.written(made, program, folder / f"{n}.run").path for n, made in enumerate(bulky))
+    return tuple(updates.written(release, program, folder / f"{n}.run").path for n, release in enumerate(bulky))
 
 
 @pytest.fixture
@@ -90,11 +90,11 @@ def test_every_shell_makes_the_store_of_a_deploy(shell, kind, tiny, tiny_run, pr
         script = updates.written(tiny, program, tmp_path / "update", folder=True).path
     looked = device.apply(script, "--check", "--root", root)
     assert (looked.returncode, root.exists()) == (0, False), looked.stderr
-    done = device.apply(script, "--root", root, "--json")
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert (told["result"], told["release"], told["root"]) == ("applied", f"sha256:{tiny.digest}", str(root))
-    assert told["outputs"]["max_rel"] <= told["outputs"]["tolerance"]
+    completed = device.apply(script, "--root", root, "--json")
+    assert completed.returncode == 0, completed.stderr
+    report = json.loads(completed.stdout)
+    assert (report["result"], report["release"], report["root"]) == ("applied", f"sha256:{tiny.digest}", str(root))
+    assert report["outputs"]["max_rel"] <= report["outputs"]["tolerance"]
     assert bundles.whole_release(root) == tiny.digest
     assert everything(root) == deployed
     again = device.apply(script, "--root", root)
@@ -104,17 +104,17 @@ def test_every_shell_makes_the_store_of_a_deploy(shell, kind, tiny, tiny_run, pr
 
 def test_a_host_goes_on_where_an_update_was_applied(tiny, program, bulky, bulky_runs, tiny_run, root):
     """Nothing is sent again, and there is something to go back to."""
-    for script, made in ((tiny_run, tiny), (bulky_runs[0], bulky[0])):
-        done = Device().apply(script, "--root", root, "--keep", 2)
-        assert done.returncode == 0, done.stderr
-        assert bundles.whole_release(root) == made.digest
+    for script, release in ((tiny_run, tiny), (bulky_runs[0], bulky[0])):
+        completed = Device().apply(script, "--root", root, "--keep", 2)
+        assert completed.returncode == 0, completed.stderr
+        assert bundles.whole_release(root) == release.digest
     shell = LocalShell()
-    done = deploys.deploy(bulky[0], program, shell, Store(shell, str(root)))
-    assert (done.changed, done.transfer.blobs_sent) == (False, 0)
+    completed = deploys.deploy(bulky[0], program, shell, Store(shell, str(root)))
+    assert (completed.changed, completed.transfer.blobs_sent) == (False, 0)
     assert toolchain("rollback", "--root", root).code == 0
     assert bundles.whole_release(root) == tiny.digest
     listed = json.loads(toolchain("status", "--releases", "--root", root, "--json").out)
-    assert [one["digest"] for one in listed] == [tiny.digest, bulky[0].digest]
+    assert [entry["digest"] for entry in listed] == [tiny.digest, bulky[0].digest]
     assert toolchain("bench", "--root", root, "--budget", 0).code == 0
     status = json.loads(toolchain("status", "--root", root, "--json").out)
     assert status["current"]["digest"] == tiny.digest
@@ -122,9 +122,9 @@ def test_a_host_goes_on_where_an_update_was_applied(tiny, program, bulky, bulky_
 
 def test_what_was_deployed_is_already_current(tiny, program, tiny_run, root):
     deploy_client.plain_deploy(tiny, program, root)
-    done = Device().apply(tiny_run, "--root", root, "--json")
-    told = json.loads(done.stdout)
-    assert (told["result"], told["unpacked_kib"]) == ("current", 0)
+    completed = Device().apply(tiny_run, "--root", root, "--json")
+    report = json.loads(completed.stdout)
+    assert (report["result"], report["unpacked_kib"]) == ("current", 0)
 
 
 def test_only_so_many_activations_stay(bulky, bulky_runs, root):
@@ -142,9 +142,9 @@ def test_a_release_on_trial_is_taken_back_first(shell, tiny, tiny_run, bulky, bu
     for script in (bulky_runs[0], tiny_run):
         assert device.apply(script, "--root", root).returncode == 0
     (root / "trial").write_text(f"2 1 0\nreadlink {root}/current >{tmp_path}/restarted\n")
-    done = device.apply(tiny_run, "--root", root, "--json")
-    assert "the release was taken back first" in done.stderr
-    assert json.loads(done.stdout)["result"] == "applied"
+    completed = device.apply(tiny_run, "--root", root, "--json")
+    assert "the release was taken back first" in completed.stderr
+    assert json.loads(completed.stdout)["result"] == "applied"
     assert (tmp_path / "restarted").read_text() == "generations/1\n"
     assert not (root / "trial").exists()
     assert bundles.whole_release(root) == tiny.digest
@@ -155,8 +155,8 @@ def test_a_damaged_blob_is_mended(tiny, tiny_run, root):
     params = root / "current" / bundling.PARAMS
     params.chmod(0o644)
     params.write_bytes(b"x" + params.read_bytes()[1:])
-    done = Device().apply(tiny_run, "--root", root)
-    assert (done.returncode, "already current" in done.stderr) == (0, True), done.stderr
+    completed = Device().apply(tiny_run, "--root", root)
+    assert (completed.returncode, "already current" in completed.stderr) == (0, True), completed.stderr
     assert bundles.whole_release(root) == tiny.digest
 
 
@@ -165,19 +165,19 @@ def test_the_boards_root_is_the_logins_home(tiny, tiny_run, tmp_path):
     assert device.apply(tiny_run).returncode == 0
     assert bundles.whole_release(tmp_path / ".local/share/edge-toolchain") == tiny.digest
     homeless = {name: value for name, value in os.environ.items() if name != "HOME"}
-    done = Device(environment=homeless).apply(tiny_run)
-    assert (done.returncode, "choose another folder with --root" in done.stderr) == (USAGE, True)
+    completed = Device(environment=homeless).apply(tiny_run)
+    assert (completed.returncode, "choose another folder with --root" in completed.stderr) == (USAGE, True)
 
 
 def test_an_update_is_taken_back(tiny, bulky, tiny_run, bulky_runs, root):
     refused(Device().apply(tiny_run, "--root", root, "--rollback", "--keep", "x"), USAGE)
     assert Device().apply(tiny_run, "--root", root).returncode == 0
     refused(Device().apply(tiny_run, "--root", root, "--rollback"), DEVICE, "there is no previous release")
-    done = Device().apply(bulky_runs[0], "--root", root, "--json")
-    assert json.loads(done.stdout)["before"] == f"sha256:{tiny.digest}"
+    completed = Device().apply(bulky_runs[0], "--root", root, "--json")
+    assert json.loads(completed.stdout)["before"] == f"sha256:{tiny.digest}"
     for result in ("back", "other"):
-        done = Device().apply(bulky_runs[0], "--root", root, "--rollback", "--json")
-        assert (done.returncode, json.loads(done.stdout)["result"]) == (0, result), done.stderr
+        completed = Device().apply(bulky_runs[0], "--root", root, "--rollback", "--json")
+        assert (completed.returncode, json.loads(completed.stdout)["result"]) == (0, result), completed.stderr
         assert bundles.whole_release(root) == tiny.digest
 
 
@@ -185,26 +185,26 @@ def test_an_update_is_taken_back(tiny, bulky, tiny_run, bulky_runs, root):
 
 
 @pytest.fixture
-def place(tmp_path, root):
-    made = Place(tmp_path / "application", root).put()
-    yield made
-    made.end()
+def application(tmp_path, root):
+    release = Place(tmp_path / "application", root).put()
+    yield release
+    release.end()
 
 
 @pytest.fixture
-def named_run(tiny, program, place, tmp_path):
+def named_run(tiny, program, application, tmp_path):
     """Return a function that exports an update of a name, which decides whether the application is well on it."""
 
     def export(name, within="20s"):
-        made = bundles.variant(tiny, tmp_path / name, {}, name=name)
-        run = Application(restart=place.restart, health=place.health, within=within)
-        return updates.written(made, program, tmp_path / f"{name}.run", run=run).path, made.digest
+        release = bundles.variant(tiny, tmp_path / name, {}, name=name)
+        run = Application(restart=application.restart, health=application.health, within=within)
+        return updates.written(release, program, tmp_path / f"{name}.run", run=run).path, release.digest
 
     return export
 
 
 @pytest.mark.parametrize("shell", ["dash", "busybox", "mksh"])
-def test_the_application_follows_an_update(shell, named_run, place, tmp_path, root):
+def test_the_application_follows_an_update(shell, named_run, application, tmp_path, root):
     device = updates.device(shell, tmp_path)
     device = Device(device.shell, {**device.environment, "PATH": f"{device.environment['PATH']}:{os.environ['PATH']}"})
     (first, first_digest), (second, second_digest) = named_run("first"), named_run("second")
@@ -214,43 +214,43 @@ def test_the_application_follows_an_update(shell, named_run, place, tmp_path, ro
         (first, "current", first_digest),
         (second, "applied", second_digest),
     ):
-        done = device.apply(script, "--root", root, "--json")
-        assert (done.returncode, json.loads(done.stdout)["result"]) == (0, result), done.stderr
-        assert place.running()[1] == digest
+        completed = device.apply(script, "--root", root, "--json")
+        assert (completed.returncode, json.loads(completed.stdout)["result"]) == (0, result), completed.stderr
+        assert application.running()[1] == digest
     refused(
         device.apply(bad, "--root", root), VERIFICATION, "did not become healthy within 2 s",
         "generation 2 is current again", "the application is healthy there", "the model is not loaded",
     )  # fmt: skip
-    assert place.runs(second_digest, 10)
+    assert application.runs(second_digest, 10)
     assert bundles.whole_release(root) == second_digest
-    done = device.apply(second, "--root", root, "--rollback")
-    assert done.returncode == 0, done.stderr
-    assert place.running()[1] == first_digest
+    completed = device.apply(second, "--root", root, "--rollback")
+    assert completed.returncode == 0, completed.stderr
+    assert application.running()[1] == first_digest
     assert not (root / "trial").exists()
 
 
-def test_the_first_update_ever_leaves_nothing_running(named_run, place, root):
+def test_the_first_update_ever_leaves_nothing_running(named_run, application, root):
     bad, _ = named_run("mute", "2s")
     refused(Device().apply(bad, "--root", root), VERIFICATION, "there was no previous release")
-    assert (bundles.whole_release(root), place.running()) == (None, (0, ""))
+    assert (bundles.whole_release(root), application.running()) == (None, (0, ""))
 
 
-def test_the_command_takes_the_application_of_a_device(tiny, place, tmp_path, root):
-    made = bundles.variant(tiny, tmp_path / "made", {}, board="x86_64")
+def test_the_command_takes_the_application_of_a_device(tiny, application, tmp_path, root):
+    release = bundles.variant(tiny, tmp_path / "made", {}, board="x86_64")
     (tmp_path / "devices.toml").write_text(
         f'[devices.cam]\nboard = "x86_64"\nhost = "cam"\nroot = "{root}"\n'
-        f'[devices.cam.run]\nrestart = "{place.restart}"\nhealth = "{place.health}"\n'
+        f'[devices.cam.run]\nrestart = "{application.restart}"\nhealth = "{application.health}"\n'
     )
-    words = ("package", made.folder, "-o", tmp_path / "cam.run", "--devices", tmp_path / "devices.toml")
-    seen = toolchain(*words, "--host", "can")
-    assert (seen.code, "did you mean cam?" in seen.err) == (USAGE, True), seen.err
-    assert toolchain(*words, "--host", "cam").code == 0
-    done = Device().apply(tmp_path / "cam.run")
-    assert done.returncode == 0, done.stderr
-    assert (bundles.whole_release(root), place.running()[1]) == (made.digest, made.digest)
+    command = ("package", release.folder, "-o", tmp_path / "cam.run", "--devices", tmp_path / "devices.toml")
+    outcome = toolchain(*command, "--host", "can")
+    assert (outcome.code, "did you mean cam?" in outcome.err) == (USAGE, True), outcome.err
+    assert toolchain(*command, "--host", "cam").code == 0
+    completed = Device().apply(tmp_path / "cam.run")
+    assert completed.returncode == 0, completed.stderr
+    assert (bundles.whole_release(root), application.running()[1]) == (release.digest, release.digest)
 
 
-def test_a_trial_goes_on_where_its_update_is_killed(named_run, place, root):
+def test_a_trial_goes_on_where_its_update_is_killed(named_run, application, root):
     """Until it has ended the lock is taken; then the device runs a release on which the application is well."""
     first, digest = named_run("first")
     assert Device().apply(first, "--root", root).returncode == 0
@@ -260,29 +260,29 @@ def test_a_trial_goes_on_where_its_update_is_killed(named_run, place, root):
         process.kill()
     refused(Device().apply(first, "--root", root), BUSY, "offline update")
     assert stores.soon(lambda: not (root / "trial").exists() and is_free(root), 60)
-    assert place.runs(digest, 10)
+    assert application.runs(digest, 10)
     assert bundles.whole_release(root) == digest
 
 
-def test_a_trial_that_broke_off_is_taken_back_first(named_run, tiny_run, place, root):
+def test_a_trial_that_broke_off_is_taken_back_first(named_run, tiny_run, application, root):
     first, digest = named_run("first")
     for script in (first, named_run("second")[0]):
         assert Device().apply(script, "--root", root).returncode == 0
-    (root / "trial").write_text(f"2 1 1700000000\n{place.restart}\n")
-    done = Device().apply(tiny_run, "--root", root, "--rollback")
-    assert "the release was taken back first" in done.stderr
+    (root / "trial").write_text(f"2 1 1700000000\n{application.restart}\n")
+    completed = Device().apply(tiny_run, "--root", root, "--rollback")
+    assert "the release was taken back first" in completed.stderr
     assert bundles.whole_release(root) == digest
-    assert place.runs(digest, 10)
+    assert application.runs(digest, 10)
 
 
 # --- what does not fit -----------------------------------------------------------------------------------------------
 
 
-def refused(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
-    assert done.returncode == code, done.stderr
-    assert "error: " in done.stderr
-    for word in words:
-        assert word in done.stderr
+def refused(completed: subprocess.CompletedProcess[str], code: int, *arguments: str) -> None:
+    assert completed.returncode == code, completed.stderr
+    assert "error: " in completed.stderr
+    for text in arguments:
+        assert text in completed.stderr
 
 
 UNFIT = {
@@ -302,25 +302,25 @@ def for_musl(tiny, program, tmp_path):
 
 def test_an_update_for_musl(for_musl, tmp_path, root):
     device = Device().with_tool(tmp_path / "tools", "getconf", 'echo "musl libc (x86_64)"')
-    done = device.apply(for_musl, "--root", root)
-    assert done.returncode == 0, done.stderr
+    completed = device.apply(for_musl, "--root", root)
+    assert completed.returncode == 0, completed.stderr
 
 
 @pytest.mark.parametrize("case", UNFIT)
 @pytest.mark.parametrize("check", [(), ("--check",)])
 def test_a_device_that_it_does_not_fit_is_left_alone(case, check, tiny_run, for_musl, tmp_path, root):
-    tool, text, code, words = UNFIT[case]
+    tool, text, code, texts = UNFIT[case]
     device = Device().with_tool(tmp_path / "tools", tool, text)
     script = for_musl if case == "no musl" else tiny_run
-    done = device.apply(script, "--root", root, "--json", *check)
-    refused(done, code, words)
-    assert json.loads(done.stdout)["error"]["exit_code"] == code
+    completed = device.apply(script, "--root", root, "--json", *check)
+    refused(completed, code, texts)
+    assert json.loads(completed.stdout)["error"]["exit_code"] == code
     assert bundles.whole_release(root) is None
 
 
 def test_a_cpu_without_a_feature_is_refused(tiny, program, tmp_path, root):
-    made = bundles.variant(tiny, tmp_path / "made", {}, cpu_features=("fpu", "no-such-feature"))
-    script = updates.written(made, program, tmp_path / "update.run").path
+    release = bundles.variant(tiny, tmp_path / "made", {}, cpu_features=("fpu", "no-such-feature"))
+    script = updates.written(release, program, tmp_path / "update.run").path
     refused(Device().apply(script, "--root", root), VERIFICATION, "support no-such-feature")
     assert not root.exists()
 
@@ -330,8 +330,8 @@ def test_a_missing_tool_is_named(tool, tiny_run, tmp_path, root):
     device = updates.device("busybox", tmp_path)
     (tmp_path / "busybox-tools" / tool).unlink()
     # busybox's own shell runs its own tools whatever PATH says.
-    done = Device(("/usr/bin/dash",), device.environment).apply(tiny_run, "--root", root)
-    refused(done, DEVICE, f"this device lacks {tool}")
+    completed = Device(("/usr/bin/dash",), device.environment).apply(tiny_run, "--root", root)
+    refused(completed, DEVICE, f"this device lacks {tool}")
     assert not root.exists()
 
 
@@ -339,15 +339,15 @@ def test_other_outputs_than_the_references_are_refused(tiny, program, bulky, bul
     """The device keeps the release that it had, unless whoever is there sets another limit."""
     assert Device().apply(bulky_runs[0], "--root", root).returncode == 0
     reference = bundling.Reference.read(tiny.reference)
-    made = bundles.variant(tiny, tmp_path / "made", {})
+    release = bundles.variant(tiny, tmp_path / "made", {})
     wrong = {name: value * np.float32(1.01) for name, value in reference.outputs.items()}
-    bundling.Reference("a wrong one", reference.inputs, wrong).save(made.folder)
-    script = updates.written(made, program, tmp_path / "update.run").path
+    bundling.Reference("a wrong one", reference.inputs, wrong).save(release.folder)
+    script = updates.written(release, program, tmp_path / "update.run").path
     refused(Device().apply(script, "--root", root), VERIFICATION, "from the reference", "0.0099")
     assert bundles.whole_release(root) == bulky[0].digest
     assert list((root / "run").iterdir()) == []
-    done = Device().apply(script, "--root", root, "--tolerance", "0.1")
-    assert done.returncode == 0, done.stderr
+    completed = Device().apply(script, "--root", root, "--tolerance", "0.1")
+    assert completed.returncode == 0, completed.stderr
     assert bundles.whole_release(root) == tiny.digest
 
 
@@ -355,8 +355,8 @@ def test_other_outputs_than_the_references_are_refused(tiny, program, bulky, bul
 def head(tmp_path_factory):
     """A detector that ends in TopK, with two rows of nearly equal scores that the device has in the other order."""
     folder = tmp_path_factory.mktemp("head")
-    made = bundles.of_model(ranked_nets.detector(), folder, _near_equal_scene())
-    return made, bundling.Reference.read(made.reference)
+    release = bundles.of_model(ranked_nets.detector(), folder, _near_equal_scene())
+    return release, bundling.Reference.read(release.reference)
 
 
 def _near_equal_scene():
@@ -378,18 +378,18 @@ def _near_equal_scene():
 def test_rows_in_another_order_are_judged_as_by_a_deploy(head, program, tmp_path, root, order, fault, ok):
     """The reference has rows in an order that another program may find: the device's own check says so, too."""
     built, reference = head
-    made = bundles.variant(built, tmp_path / "made", {})
+    release = bundles.variant(built, tmp_path / "made", {})
     rows = reference.outputs["found"].copy()
     first, second = order
     rows[0, sorted(order)] = rows[0, [first, second]]
     rows[0, 0, 0] += np.float32(fault)
     (ranking,) = reference.rankings
-    bundling.Reference("another order", reference.inputs, {"found": rows}, rankings=(ranking,)).save(made.folder)
-    script = updates.written(made, program, tmp_path / "update.run").path
-    done = Device().apply(script, "--root", root)
-    assert (done.returncode == 0) is ok, done.stderr
+    bundling.Reference("another order", reference.inputs, {"found": rows}, rankings=(ranking,)).save(release.folder)
+    script = updates.written(release, program, tmp_path / "update.run").path
+    completed = Device().apply(script, "--root", root)
+    assert (completed.returncode == 0) is ok, completed.stderr
     if not ok:
-        refused(done, VERIFICATION, "from the reference")
+        refused(completed, VERIFICATION, "from the reference")
     by_host = rankings.compare(reference.outputs, {"found": rows}, (ranking,))
     assert by_host.ok is ok
 
@@ -398,28 +398,28 @@ def test_an_output_has_the_limit_of_its_own(tiny, program, tmp_path, root):
     reference = bundling.Reference.read(tiny.reference)
     apart = {name: value * np.float32(1.01) for name, value in reference.outputs.items()}
     for value, code in ((5e-3, VERIFICATION), (2e-2, 0)):
-        made = bundles.variant(tiny, tmp_path / f"made-{code}", {})
+        release = bundles.variant(tiny, tmp_path / f"made-{code}", {})
         limits = {name: Limit(value, ROUNDING) for name in apart}
-        bundling.Reference("amplified", reference.inputs, apart, limits).save(made.folder)
-        script = updates.written(made, program, tmp_path / f"update-{code}.run").path
+        bundling.Reference("amplified", reference.inputs, apart, limits).save(release.folder)
+        script = updates.written(release, program, tmp_path / f"update-{code}.run").path
         assert Device().apply(script, "--root", root).returncode == code
 
 
 def test_a_model_that_does_not_run_is_refused(tiny, program, tmp_path, root):
-    made = bundles.variant(tiny, tmp_path / "made", {bundling.LIBRARY: b"no library"})
-    script = updates.written(made, program, tmp_path / "update.run").path
+    release = bundles.variant(tiny, tmp_path / "made", {bundling.LIBRARY: b"no library"})
+    script = updates.written(release, program, tmp_path / "update.run").path
     refused(Device().apply(script, "--root", root), DEVICE, "does not run on this device")
     assert bundles.whole_release(root) is None
 
 
 def test_without_a_reference_it_only_has_to_run(tiny, program, tmp_path, root):
-    made = bundles.variant(tiny, tmp_path / "made", {})
-    made.reference.unlink()
+    release = bundles.variant(tiny, tmp_path / "made", {})
+    release.reference.unlink()
     with pytest.raises(VerificationError, match="has no reference outputs"):
-        updates.written(made, program, tmp_path / "update.run")
-    script = updates.written(made, program, tmp_path / "update.run", unchecked=True).path
-    done = Device().apply(script, "--root", root, "--json")
-    assert (done.returncode, json.loads(done.stdout)["outputs"]) == (0, None)
+        updates.written(release, program, tmp_path / "update.run")
+    script = updates.written(release, program, tmp_path / "update.run", unchecked=True).path
+    completed = Device().apply(script, "--root", root, "--json")
+    assert (completed.returncode, json.loads(completed.stdout)["outputs"]) == (0, None)
     assert "UNCHECKED" in toolchain("status", "--root", root).out
 
 
@@ -427,23 +427,23 @@ def test_a_name_that_is_a_program_is_only_a_name(tiny, program, tmp_path, root):
     evil = f"$(touch {tmp_path}/evil)'`touch {tmp_path}/evil`; touch {tmp_path}/evil"[-255:]
     with pytest.raises(VerificationError):
         bundles.variant(tiny, tmp_path / "several-lines", {}, name=f"{evil}\n\x1b[2J")
-    made = bundles.variant(tiny, tmp_path / "made", {}, name=evil)
-    script = updates.written(made, program, tmp_path / "update.run").path
-    done = Device().apply(script, "--root", root, "--json")
-    assert done.returncode == 0, done.stderr
-    assert "`; touch" in json.loads(done.stdout)["model"]
+    release = bundles.variant(tiny, tmp_path / "made", {}, name=evil)
+    script = updates.written(release, program, tmp_path / "update.run").path
+    completed = Device().apply(script, "--root", root, "--json")
+    assert completed.returncode == 0, completed.stderr
+    assert "`; touch" in json.loads(completed.stdout)["model"]
     assert not (tmp_path / "evil").exists()
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         *(("--colour",), ("x",), ("--root",), ("--root", ""), ("--keep", "0"), ("--keep", "x"), ("--threads", "-1")),
         *(("--tolerance", "x"), ("--user", "-c"), ("--user", "no-such-user"), ("--keep", "1234567")),
     ],
 )
-def test_wrong_words_are_refused(words, tiny_run, root):
-    refused(Device().apply(tiny_run, "--root", root, *words), USAGE)
+def test_wrong_words_are_refused(arguments, tiny_run, root):
+    refused(Device().apply(tiny_run, "--root", root, *arguments), USAGE)
     assert not root.exists()
 
 
@@ -465,11 +465,11 @@ def regions(data: bytes) -> dict[str, int]:
     }
 
 
-@pytest.mark.parametrize("place", range(8))
-def test_a_changed_byte_is_found_before_anything_changes(place, tiny_run, tmp_path, root):
+@pytest.mark.parametrize("region", range(8))
+def test_a_changed_byte_is_found_before_anything_changes(region, tiny_run, tmp_path, root):
     data = bytearray(tiny_run.read_bytes())
-    at = list(regions(bytes(data)).values())[place]
-    data[at] ^= 1
+    position = list(regions(bytes(data)).values())[region]
+    data[position] ^= 1
     path = tmp_path / "an update.run"
     path.write_bytes(data)
     refused(Device().apply(path, "--root", root), VERIFICATION, f"{path} is damaged", "copy it again")
@@ -483,42 +483,42 @@ def test_a_truncated_file_is_refused(shell, tiny_run, tmp_path, root):
     path = tmp_path / "cut.run"
     for size in (20, 100, 300, 600, 2000, payload - 3000, payload, payload + 700, len(data) // 2, len(data) - 1):
         path.write_bytes(data[:size])
-        done = device.apply(path, "--root", root)
-        assert done.returncode != 0, (size, done.stderr)
-        assert "cut.run" in done.stderr
+        completed = device.apply(path, "--root", root)
+        assert completed.returncode != 0, (size, completed.stderr)
+        assert "cut.run" in completed.stderr
         assert not root.exists()
 
 
 def test_two_changed_bytes_never_make_half_a_release(tiny, tiny_run, tmp_path, root):
     """One in the lines that check all others: whatever becomes of the check, each blob is hashed once more."""
-    whole = tiny_run.read_bytes()
-    content = whole.index(tiny.folder.joinpath(bundling.PARAMS).read_bytes())
+    original = tiny_run.read_bytes()
+    content = original.index(tiny.folder.joinpath(bundling.PARAMS).read_bytes())
     path = tmp_path / "two.run"
-    for at in range(10, whole.index(b"# What it is"), 17):
-        data = bytearray(whole)
-        data[at] ^= 4
+    for position in range(10, original.index(b"# What it is"), 17):
+        data = bytearray(original)
+        data[position] ^= 4
         data[content + 70] ^= 1
         path.write_bytes(data)
-        assert Device().apply(path, "--root", root).returncode != 0, at
+        assert Device().apply(path, "--root", root).returncode != 0, position
         assert bundles.whole_release(root) is None
 
 
-@pytest.mark.parametrize("what", ["changed", "truncated", "missing"])
-def test_a_damaged_folder_is_refused(what, tiny, program, tmp_path, root):
+@pytest.mark.parametrize("damage", ["changed", "truncated", "missing"])
+def test_a_damaged_folder_is_refused(damage, tiny, program, tmp_path, root):
     script = updates.written(tiny, program, tmp_path / "folder", folder=True).path
     blob = script.parent / "blobs" / tiny.manifest.files[bundling.PARAMS].sha256
     data = blob.read_bytes()
     blob.unlink()
-    if what != "missing":
-        blob.write_bytes(data[:-1] + (bytes([data[-1] ^ 1]) if what == "changed" else b""))
+    if damage != "missing":
+        blob.write_bytes(data[:-1] + (bytes([data[-1] ^ 1]) if damage == "changed" else b""))
     refused(Device().apply(script, "--root", root), VERIFICATION, "is damaged", blob.name)
     assert not root.exists()
 
 
 def test_it_is_not_applied_from_a_pipe(tiny_run, root):
     with tiny_run.open("rb") as stream:
-        done = subprocess.run(["sh", "-s", "--", "--root", root], stdin=stream, capture_output=True, check=False)
-    assert done.returncode == VERIFICATION
+        completed = subprocess.run(["sh", "-s", "--", "--root", root], stdin=stream, capture_output=True, check=False)
+    assert completed.returncode == VERIFICATION
     assert not root.exists()
 
 
@@ -530,12 +530,14 @@ def test_it_is_not_applied_from_a_pipe(tiny_run, root):
 def test_it_waits_for_no_deploy_and_says_whose(shell, check, tiny, tiny_run, tmp_path, root):
     device = updates.device(shell, tmp_path)
     with stores.client(root):
-        done = device.apply(tiny_run, "--root", root, *check)
-        refused(done, BUSY, "this device is busy: in use by the other one: a deploy", "s by now; the last sign of life")
+        completed = device.apply(tiny_run, "--root", root, *check)
+        refused(
+            completed, BUSY, "this device is busy: in use by the other one: a deploy", "s by now; the last sign of life"
+        )
         assert bundles.whole_release(root) is None
     assert stores.soon(lambda: is_free(root))  # the shell of the killed client ends a moment after it
-    done = device.apply(tiny_run, "--root", root)
-    assert done.returncode == 0, done.stderr
+    completed = device.apply(tiny_run, "--root", root)
+    assert completed.returncode == 0, completed.stderr
     assert bundles.whole_release(root) == tiny.digest
 
 
@@ -615,37 +617,37 @@ def test_somebody_else_fills_the_disk_meanwhile(disk, bulky, bulky_runs, tmp_pat
 
 def test_a_folder_that_cannot_be_written(disk, tiny_run):
     subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
-    for words in ((), ("--check",)):
-        refused(Device().apply(tiny_run, "--root", disk / "device", *words), DEVICE, "writable")
+    for options in ((), ("--check",)):
+        refused(Device().apply(tiny_run, "--root", disk / "device", *options), DEVICE, "writable")
 
 
-@pytest.mark.parametrize("way", ["the shell", "all of it"])
-def test_kills(way, bulky, bulky_runs, program, root, capsys):
+@pytest.mark.parametrize("kill_kind", ["the shell", "all of it"])
+def test_kills(kill_kind, bulky, bulky_runs, program, root, capsys):
     """A kill leaves the old release or the new one, and no lock; the next update, or deploy, has nothing to repair."""
-    device, stream = Device(), random.Random(way)  # noqa: S311 - seeded, so that a failure comes again
+    device, stream = Device(), random.Random(kill_kind)  # noqa: S311 - seeded, so that a failure comes again
     assert device.apply(bulky_runs[0], "--root", root, "--keep", 1).returncode == 0
     start = time.monotonic()
     assert device.apply(bulky_runs[1], "--root", root, "--keep", 1).returncode == 0
-    seconds, found = time.monotonic() - start, Counter[str]()
+    seconds, outcomes = time.monotonic() - start, Counter[str]()
     for index in range(KILLS):
         old, new = bulky[(index + 1) % 2], bulky[index % 2]
         with device.start(bulky_runs[index % 2], "--root", root, "--keep", 1, start_new_session=True) as process:
             time.sleep(stream.uniform(0, 1.05 * seconds))
-            end = os.killpg if way == "all of it" else os.kill
+            end = os.killpg if kill_kind == "all of it" else os.kill
             end(process.pid, signal.SIGKILL)
         assert stores.soon(lambda: is_free(root)), "a step of a killed update keeps the lock"
         release = bundles.whole_release(root)
-        found[{old.digest: "old", new.digest: "new"}[release]] += 1
+        outcomes[{old.digest: "old", new.digest: "new"}[release]] += 1
         if index % 2:
             deploy_client.plain_deploy(new, program, root)
         else:
-            done = device.apply(bulky_runs[0], "--root", root, "--keep", 1)
-            assert done.returncode == 0, done.stderr
+            completed = device.apply(bulky_runs[0], "--root", root, "--keep", 1)
+            assert completed.returncode == 0, completed.stderr
         assert bundles.whole_release(root) == new.digest
         assert len(list((root / "releases").iterdir())) == 1
         assert list((root / "blobs" / "partial").iterdir()) == list((root / "run").iterdir()) == []
     with capsys.disabled():
-        print(f"\n{KILLS} kills of {way}: {dict(found)}; an update takes {seconds:.2f} s")  # noqa: T201
+        print(f"\n{KILLS} kills of {kill_kind}: {dict(outcomes)}; an update takes {seconds:.2f} s")  # noqa: T201
 
 
 def test_power_cuts(tmp_path, bulky, bulky_runs):
@@ -664,8 +666,8 @@ def test_power_cuts(tmp_path, bulky, bulky_runs):
             process.kill()
         with disk.mounted():
             assert bundles.whole_release(root) in {old.digest, new.digest}
-            done = device.apply(bulky_runs[index % 2], "--root", root, "--keep", 1)
-            assert done.returncode == 0, done.stderr
+            completed = device.apply(bulky_runs[index % 2], "--root", root, "--keep", 1)
+            assert completed.returncode == 0, completed.stderr
             assert bundles.whole_release(root) == new.digest
 
 
@@ -703,9 +705,9 @@ def test_root_does_not_take_over_somebodys_store(tiny, tiny_run, nobody, tmp_pat
         "--user nobody",
     )
     assert not root.exists()
-    done = Device().apply(script, "--root", root, "--user", "nobody", "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["result"] == "applied"
+    completed = Device().apply(script, "--root", root, "--user", "nobody", "--json")
+    assert completed.returncode == 0, completed.stderr
+    assert json.loads(completed.stdout)["result"] == "applied"
     assert {path.lstat().st_uid for path in root.rglob("*")} == {pwd.getpwnam("nobody").pw_uid}
     assert bundles.whole_release(root) == tiny.digest
     assert Device().apply(tiny_run, "--root", nobody / "roots", "--user", "root").returncode == 0
@@ -732,8 +734,8 @@ def closed(folder, update):
 @pytest.mark.parametrize("shell", ["dash", "bash"])
 def test_an_update_that_only_root_can_read_is_lent(shell, tiny, tiny_run, nobody, tmp_path):
     script, root = closed(tmp_path / "closed", tiny_run), nobody / "my device"
-    done = Device((shell,)).apply(script, "--root", root, "--user", "nobody", "--json")
-    assert (done.returncode, json.loads(done.stdout)["result"]) == (0, "applied"), done.stderr
+    completed = Device((shell,)).apply(script, "--root", root, "--user", "nobody", "--json")
+    assert (completed.returncode, json.loads(completed.stdout)["result"]) == (0, "applied"), completed.stderr
     assert bundles.whole_release(root) == tiny.digest
     assert {path.lstat().st_uid for path in root.rglob("*")} == {pwd.getpwnam("nobody").pw_uid}
     refused(
@@ -761,16 +763,16 @@ def test_an_update_that_cannot_be_lent_is_refused(tiny, program, tiny_run, nobod
 def test_the_command_writes_the_same_bytes_again(tiny, tmp_path, root):
     package = tmp_path / "tiny.oci.tar"
     bundling.pack(tiny, package)
-    told = [
+    outputs = [
         json.loads(toolchain("package", source, "--as", "offline", "-o", tmp_path / name, "--json").out)
         for source, name in ((package, "one.run"), (tiny.folder, "two.run"))
     ]
     assert (tmp_path / "one.run").read_bytes() == (tmp_path / "two.run").read_bytes()
-    assert told[0]["update"] == told[1]["update"]
-    done = Device().apply(tmp_path / "one.run", "--root", root, "--json")
-    assert json.loads(done.stdout)["update"] == told[0]["update"]
-    seen = toolchain("package", package, "--as", "offline", "-o", f"{tmp_path}/folder/")
-    assert seen.code == 0, seen.err
+    assert outputs[0]["update"] == outputs[1]["update"]
+    completed = Device().apply(tmp_path / "one.run", "--root", root, "--json")
+    assert json.loads(completed.stdout)["update"] == outputs[0]["update"]
+    outcome = toolchain("package", package, "--as", "offline", "-o", f"{tmp_path}/folder/")
+    assert outcome.code == 0, outcome.err
     assert Device().apply(tmp_path / "folder" / "install.sh", "--root", root).returncode == 0
 
 
@@ -779,8 +781,8 @@ def test_the_command_replaces_nothing_but_an_update(tiny, tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter").touch()
     for target in ("thesis.txt", "thesis", "no/such/folder.run"):
-        seen = toolchain("package", tiny.folder, "--as", "offline", "-o", tmp_path / target)
-        assert seen.code == USAGE, seen.err
+        outcome = toolchain("package", tiny.folder, "--as", "offline", "-o", tmp_path / target)
+        assert outcome.code == USAGE, outcome.err
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
     for target in ("update.run", "folder/", "update.run", "folder/"):
         assert toolchain("package", tiny.folder, "--as", "offline", "-o", f"{tmp_path}/{target}").code == 0
@@ -790,7 +792,7 @@ def test_the_command_replaces_nothing_but_an_update(tiny, tmp_path):
 def test_its_archive_can_be_looked_into(tiny, tiny_run, tmp_path):
     begin = tiny_run.read_bytes().index(b"ustar") // 512
     listing = f"tail -c +{begin * 512 + 1} '{tiny_run}' | tar -t"
-    shown = subprocess.run(["sh", "-c", listing], capture_output=True, text=True, check=True)
-    names = shown.stdout.split()
+    completed = subprocess.run(["sh", "-c", listing], capture_output=True, text=True, check=True)
+    names = completed.stdout.split()
     assert f"blobs/{tiny.manifest.files[bundling.PARAMS].sha256}" in names
     assert names == sorted(names)

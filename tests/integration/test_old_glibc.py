@@ -22,22 +22,24 @@ KINDS = {
 
 def mirror() -> str:
     """Return the address of the mirror that this system takes Debian's packages from."""
-    words = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Label: Debian"]
-    return subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()[0]
+    command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Label: Debian"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[0]
 
 
 @pytest.mark.parametrize("triple", KINDS)
 def test_start(triple, tmp_path):
     architecture, machine, command = KINDS[triple]
     require("an old Debian", "root and mmdebstrap", os.geteuid() == 0 and shutil.which("mmdebstrap") is not None)
-    words = command.format(root=tmp_path / "root", libraries=tmp_path / "root" / "lib" / triple).split()
-    emulator = words[0] if words[0].startswith("qemu") else "sh"
+    start_command = command.format(root=tmp_path / "root", libraries=tmp_path / "root" / "lib" / triple).split()
+    emulator = start_command[0] if start_command[0].startswith("qemu") else "sh"
     require("emulation of ARM", "qemu-user-static", shutil.which(emulator) is not None)
-    made = ["mmdebstrap", "--quiet", "--variant=extract", "--include=libc6", f"--architectures={architecture}"]
+    bootstrap = ["mmdebstrap", "--quiet", "--variant=extract", "--include=libc6", f"--architectures={architecture}"]
     # The release alone: of an old one's updates a mirror has not all architectures.
     source = f"deb {mirror()} bullseye main"
-    subprocess.run([*made, "bullseye", tmp_path / "root", source], check=True, timeout=300)
+    subprocess.run([*bootstrap, "bullseye", tmp_path / "root", source], check=True, timeout=300)
     assert (tmp_path / "root" / "lib" / triple / f"libc-{GLIBC}.so").is_file()
     for program in (device_runtime.build(name, triple, machine) for name in device_runtime.PROGRAMS):
-        done = subprocess.run([*words, program.path, "--version"], capture_output=True, text=True, check=False)
-        assert (done.returncode, machine in done.stdout) == (0, True), done
+        completed = subprocess.run(
+            [*start_command, program.path, "--version"], capture_output=True, text=True, check=False
+        )
+        assert (completed.returncode, machine in completed.stdout) == (0, True), completed

@@ -49,13 +49,15 @@ class Bench:
     base: Path
     folder: Path
 
-    def start(self, *words: object) -> subprocess.Popen[str]:
+    def start(self, *arguments: object) -> subprocess.Popen[str]:
         environment = {**self.boards.environment, "TOOLCHAIN_RECORDS": str(self.folder / "records")}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
-        return subprocess.Popen([*TOOLCHAIN, *map(str, words)], env=environment, cwd=self.folder, text=True, **pipes)
+        return subprocess.Popen(
+            [*TOOLCHAIN, *map(str, arguments)], env=environment, cwd=self.folder, text=True, **pipes
+        )
 
-    def run(self, *words: object) -> tuple[int, str, str]:
-        with self.start(*words) as process:
+    def run(self, *arguments: object) -> tuple[int, str, str]:
+        with self.start(*arguments) as process:
             out, err = process.communicate(timeout=LIMIT_S)
         return process.returncode, out, err
 
@@ -93,12 +95,12 @@ def bench(tmp_path_factory, native):
     np.savez_compressed(folder / "many.npz", **{spec.name: np.zeros((8000, *spec.shape), spec.dtype)})
     with two_boards.running(tmp_path_factory.mktemp("boards"), native) as boards:
         base = bundles.reweighted(package, folder / "base", 2)
-        found = Bench(boards, package.folder, base.folder, folder)
-        code, _, err = found.run("deploy", package.folder, *AT, "--budget", "0.05")
+        started = Bench(boards, package.folder, base.folder, folder)
+        code, _, err = started.run("deploy", package.folder, *AT, "--budget", "0.05")
         assert code == 0, err
-        code, _, err = found.run(*TUNE, *AT, "--trials", "2")  # for `compare`, which wants records
+        code, _, err = started.run(*TUNE, *AT, "--trials", "2")  # for `compare`, which wants records
         assert code == 0, err
-        yield found
+        yield started
 
 
 @pytest.fixture
@@ -127,12 +129,12 @@ def holding(bench: Bench, name: str) -> Iterator[subprocess.Popen[str]]:
 
 def heard(process: subprocess.Popen[str], whom: str) -> None:
     """Wait until a command says whom it waits for."""
-    said = []
+    lines = []
     for line in process.stderr:
-        said.append(line)
+        lines.append(line)
         if whom in line and "waiting for up to" in line:
             return
-    raise AssertionError("".join(said))
+    raise AssertionError("".join(lines))
 
 
 def owner(bench: Bench) -> str:
@@ -165,10 +167,10 @@ def test_the_second_is_refused(request, bench, monkeypatch, holder, seekers):
             with pytest.raises(BusyError) as caught:
                 cli.main(list(map(str, bench.commands[seeker])), standalone_mode=False)
             assert first.poll() is None, f"{holder} ended by itself: {first.stderr.read()}"
-            told = caught.value.message + caught.value.details
-            assert re.search(rf"in use by .*: {OWNERS.get(holder, holder)}|is leased by .*sleep 100", told), (
+            message = caught.value.message + caught.value.details
+            assert re.search(rf"in use by .*: {OWNERS.get(holder, holder)}|is leased by .*sleep 100", message), (
                 seeker,
-                told,
+                message,
             )
 
 
@@ -180,19 +182,19 @@ def test_the_second_waits(bench):
         with second:
             out, err = second.communicate(timeout=LIMIT_S)
     assert second.returncode == 0, err
-    [waited] = [one for one in json.loads(out)["waited"] if "tune mlp" in one["owner"]]
+    [waited] = [waiting for waiting in json.loads(out)["waited"] if "tune mlp" in waiting["owner"]]
     assert waited["seconds"] > 0
 
 
 def test_a_tuning_run_waits(bench):
-    with bench.boards.store("a").lock(Owner("ann@desk", "deploy")) as held:
+    with bench.boards.store("a").lock(Owner("ann@desk", "deploy")) as lock:
         second = bench.start(*TUNE, *AT, "--trials", "3", "--wait", "200", "--json")
         with second:
             heard(second, "in use by ann@desk: deploy")
-            held._holder.close()
+            lock._holder.close()
             out, err = second.communicate(timeout=LIMIT_S)
     assert second.returncode == 0, err
-    assert [one["owner"] for one in json.loads(out)["waited"]] == ["ann@desk: deploy"]
+    assert [waiting["owner"] for waiting in json.loads(out)["waited"]] == ["ann@desk: deploy"]
 
 
 def test_who_waits_in_vain_says_so(bench):
@@ -245,14 +247,14 @@ def test_a_race(bench, number):
     tune = (*TUNE, *AT, "--trials", "2", "--records", bench.folder / f"race-{number}.jsonl", *patience)
     measure = ("bench", *AT, "--budget", "0.3", *patience)
     first, second = stream.sample([tune, measure], 2)
-    with watch.watching(), bench.start(*first) as one:
+    with watch.watching(), bench.start(*first) as process:
         time.sleep(stream.uniform(0.0, 4.0))
         with bench.start(*second) as other:
-            said = [process.communicate(timeout=LIMIT_S)[1] for process in (other, one)]
-    codes = [other.returncode, one.returncode]
+            errors = [process.communicate(timeout=LIMIT_S)[1] for process in (other, process)]
+    codes = [other.returncode, process.returncode]
     assert watch.clashes == []
-    assert set(codes) <= ({0} if patience else {0, BUSY}), said
-    assert 0 in codes, said
+    assert set(codes) <= ({0} if patience else {0, BUSY}), errors
+    assert 0 in codes, errors
     assert bench.boards.is_free("a")
 
 
@@ -265,10 +267,10 @@ def test_tune_and_gate_on_one_board(bench, monkeypatch, first):
     second = "gate" if first == "tune" else "tune"
     with holding(bench, first) as holder:
         for number in range(GATES):
-            words = list(map(str, bench.commands[second]))
+            command = list(map(str, bench.commands[second]))
             patience = ["--wait", "0.2"] if number % 2 else []
             with pytest.raises(BusyError, match=OWNERS.get(first, first)) as caught:
-                cli.main([*words, *patience], standalone_mode=False)
+                cli.main([*command, *patience], standalone_mode=False)
             assert ("this command waited" in caught.value.details) == bool(patience)
             assert holder.poll() is None, holder.stderr.read()
 

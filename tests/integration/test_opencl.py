@@ -81,7 +81,7 @@ def test_a_kernel_runs_and_is_timed(server, libraries):
     np.testing.assert_array_equal(run(session, libraries["doubled"]), 2 * X)
     module, device = load(session, libraries["doubled"]), session.device("opencl", 0)
     timed = module.time_evaluator("main", device, number=5, repeat=3)(on(session, X), on(session, X))
-    assert all(0 < one < 0.1 for one in timed.results)
+    assert all(0 < result < 0.1 for result in timed.results)
     close(session)
 
 
@@ -170,11 +170,11 @@ def children_kib(running) -> int:
     """Return the memory of a server's sessions."""
     from tests.support.sshd import descendants
 
-    found = 0
+    kib = 0
     for pid in descendants(running.pid):
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        found += next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
-    return found
+        kib += next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+    return kib
 
 
 THREADS = """
@@ -217,15 +217,15 @@ print("right")
 
 def test_python_has_the_device_too_and_its_threads_launch_at_the_same_time(libraries, tmp_path, monkeypatch):
     monkeypatch.setenv("TOOLCHAIN_CACHE", str(tmp_path))
-    seen = toolchain("python-runtime", "--board", "opencl-local", "--json")
-    assert seen.code == 0, seen.err
+    outcome = toolchain("python-runtime", "--board", "opencl-local", "--json")
+    assert outcome.code == 0, outcome.err
     argv = [sys.executable, "-c", THREADS, str(libraries["doubled"])]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert done.stdout == "wrong []\n", done.stderr
+    completed = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert completed.stdout == "wrong []\n", completed.stderr
     # What is compiled here runs here, too, and is exported as it is without a runtime.
     argv = [sys.executable, "-c", IN_PLACE, str(tmp_path / "exported.so")]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert done.stdout == "right\n", done.stderr
+    completed = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert completed.stdout == "right\n", completed.stderr
     assert (tmp_path / "exported.so").read_bytes() == libraries["doubled"].read_bytes()
 
 
@@ -254,12 +254,12 @@ def test_a_server_keeps_nothing_unless_it_is_told_to(server, libraries, tmp_path
 
 def test_a_damaged_binary_is_made_again(server, libraries, shim, tmp_path):
     assert sources_of(server, libraries, shim) == 1
-    (kept,) = (tmp_path / "cache").iterdir()
-    whole = kept.read_bytes()
-    for damaged in (whole[:-1], whole[: len(whole) // 2], b"", whole[:-9] + b"\xff" + whole[-8:]):
-        kept.write_bytes(damaged)
+    (cached,) = (tmp_path / "cache").iterdir()
+    content = cached.read_bytes()
+    for damaged in (content[:-1], content[: len(content) // 2], b"", content[:-9] + b"\xff" + content[-8:]):
+        cached.write_bytes(damaged)
         assert sources_of(server, libraries, shim) == 1
-        assert kept.read_bytes() == whole or len(kept.read_bytes()) > len(whole) // 2
+        assert cached.read_bytes() == content or len(cached.read_bytes()) > len(content) // 2
     assert sources_of(server, libraries, shim) == 0
 
 
@@ -279,13 +279,13 @@ def test_other_build_options_are_other_binaries(server, libraries, shim):
 # --- what fails ------------------------------------------------------------------------------------------------------
 
 
-def refused(running, call, *words: str) -> None:
+def refused(running, call, *arguments: str) -> None:
     """Expect an error that says some words, in a session of a server that then serves the next one."""
     session = running.connect()
     with pytest.raises(RuntimeError) as fault:
         call(session)
-    for word in words:
-        assert word in str(fault.value)
+    for text in arguments:
+        assert text in str(fault.value)
     close(session)
     session = running.connect()
     assert session.get_function("edge_toolchain.hardware")()
@@ -329,8 +329,8 @@ def test_a_device_is_lost_in_the_middle(server, libraries, shim):
 
 def test_a_kernel_that_does_not_compile(server, libraries):
     small = X[:64]
-    words = ("kernel main_kernel does not compile", "CL_BUILD_PROGRAM_FAILURE", "no_such_function")
-    refused(server(), lambda session: run(session, libraries["unknown"], small), *words)
+    command = ("kernel main_kernel does not compile", "CL_BUILD_PROGRAM_FAILURE", "no_such_function")
+    refused(server(), lambda session: run(session, libraries["unknown"], small), *command)
 
 
 def test_more_local_memory_than_there_is(server, libraries):
@@ -346,9 +346,9 @@ def test_out_of_memory(server):
 
 
 def test_doctor_finds_the_library_and_the_driver():
-    found = {one["what"]: one["found"] for one in parsed("doctor", "--board", "opencl-local")}
-    assert "libOpenCL" in found["library of OpenCL"]
-    assert found["device of OpenCL"].endswith(".icd")
+    checks = {check["what"]: check["found"] for check in parsed("doctor", "--board", "opencl-local")}
+    assert "libOpenCL" in checks["library of OpenCL"]
+    assert checks["device of OpenCL"].endswith(".icd")
 
 
 # --- networks --------------------------------------------------------------------------------------------------------
@@ -357,10 +357,10 @@ def test_doctor_finds_the_library_and_the_driver():
 @pytest.mark.parametrize("network", ["mlp", pytest.param("squeezenet_v1.1", marks=pytest.mark.nightly)])
 def test_a_network_is_deployed_and_right(network, tmp_path, monkeypatch):
     monkeypatch.setenv("EDGE_OPENCL_CACHE", str(tmp_path / "cache"))
-    words = ["--board", "opencl-local", "--root", tmp_path / "root", "--budget", 0, "--json", "-"]
-    seen = toolchain("deploy", network, *words)
-    assert seen.code == 0, seen.err
-    report = json.loads(seen.out)
+    options = ["--board", "opencl-local", "--root", tmp_path / "root", "--budget", 0, "--json", "-"]
+    outcome = toolchain("deploy", network, *options)
+    assert outcome.code == 0, outcome.err
+    report = json.loads(outcome.out)
     assert (report["outputs"]["ok"], report["emulated"]) == (True, True)
     assert report["outputs"]["max_rel_diff"] <= 1e-3
     assert report["processor"]["version"].startswith("OpenCL ")
@@ -371,8 +371,8 @@ def test_a_network_is_deployed_and_right(network, tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory):
     folder = tmp_path_factory.mktemp("opencl") / "mlp"
-    seen = toolchain("build", "mlp", "--board", "opencl-local", "-o", folder)
-    assert seen.code == 0, seen.err
+    outcome = toolchain("build", "mlp", "--board", "opencl-local", "-o", folder)
+    assert outcome.code == 0, outcome.err
     return folder
 
 
@@ -395,69 +395,69 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize(("variable", "value", "words"), LACKING)
-def test_a_device_without_opencl_gets_nothing(variable, value, words, bundle, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("variable", "value", "message"), LACKING)
+def test_a_device_without_opencl_gets_nothing(variable, value, message, bundle, tmp_path, monkeypatch):
     monkeypatch.setenv(variable, value)
-    seen = toolchain("deploy", bundle, "--board", "opencl-local", "--root", tmp_path / "root", "--budget", 0)
-    assert seen.code == 4, seen.err
-    assert f"{variable} is {value}, {words}" in seen.err
+    outcome = toolchain("deploy", bundle, "--board", "opencl-local", "--root", tmp_path / "root", "--budget", 0)
+    assert outcome.code == 4, outcome.err
+    assert f"{variable} is {value}, {message}" in outcome.err
     assert not (tmp_path / "root" / "blobs").exists()
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_deploy_that_fails_says_why_and_leaves_the_release(name, bundle, shim, tmp_path, monkeypatch):
-    words = ["deploy", bundle, "--board", "opencl-local", "--root", tmp_path / "root", "--budget", 0]
+    command = ["deploy", bundle, "--board", "opencl-local", "--root", tmp_path / "root", "--budget", 0]
     faults, env, words_of_it = FAULTS[name]
     monkeypatch.setenv("EDGE_OPENCL_CACHE", "")
     with monkeypatch.context() as patch:
         for variable, value in {**env, **(shim.env(**faults) if faults else {})}.items():
             patch.setenv(variable, value)
-        seen = toolchain(*words)
-    assert seen.code == 4, seen.err
-    assert words_of_it in seen.err
-    assert "the device keeps its previous release" in seen.err
-    assert toolchain(*words).code == 0
+        outcome = toolchain(*command)
+    assert outcome.code == 4, outcome.err
+    assert words_of_it in outcome.err
+    assert "the device keeps its previous release" in outcome.err
+    assert toolchain(*command).code == 0
 
 
 def test_a_report_of_a_driver_with_odd_letters(bundle, shim, tmp_path, monkeypatch):
     for variable, value in {**shim.env(), "SHIM_DRIVER": "r38\x7f\t\xe9", "EDGE_OPENCL_CACHE": ""}.items():
         monkeypatch.setenv(variable, value)
-    seen = toolchain(
+    outcome = toolchain(
         "deploy", bundle, "--board", "opencl-local", "--root", tmp_path / "r", "--budget", 0, "--json", "-"
     )
-    assert seen.code == 0, seen.err
-    assert json.loads(seen.out)["processor"]["driver"] == "r38 ??"
+    assert outcome.code == 0, outcome.err
+    assert json.loads(outcome.out)["processor"]["driver"] == "r38 ??"
 
 
 def test_half_precision_where_there_is_none_is_found_before_the_build(tmp_path):
     """PoCL has it on Arm alone."""
-    words = ["--board", "opencl-local", "--root", tmp_path / "root", "--budget", 0]
-    seen = toolchain("deploy", "mlp", *words, "--float16", "-o", tmp_path / "bundle")
-    assert seen.code == 4
-    assert re.search(r"does not compute in half precision: \S.* has no cl_khr_fp16", seen.err), seen.err
-    assert "build without --float16 and --half-sums" in seen.err
-    assert "importing" not in seen.err
+    options = ["--board", "opencl-local", "--root", tmp_path / "root", "--budget", 0]
+    outcome = toolchain("deploy", "mlp", *options, "--float16", "-o", tmp_path / "bundle")
+    assert outcome.code == 4
+    assert re.search(r"does not compute in half precision: \S.* has no cl_khr_fp16", outcome.err), outcome.err
+    assert "build without --float16 and --half-sums" in outcome.err
+    assert "importing" not in outcome.err
     assert not (tmp_path / "bundle").exists()
     done("build", "mlp", "--board", "opencl-local", "--float16", "-o", tmp_path / "built")
-    seen = toolchain("deploy", tmp_path / "built", *words)
-    assert (seen.code, "has no cl_khr_fp16" in seen.err) == (4, True), seen.err
+    outcome = toolchain("deploy", tmp_path / "built", *options)
+    assert (outcome.code, "has no cl_khr_fp16" in outcome.err) == (4, True), outcome.err
     assert list((tmp_path / "root" / "releases").iterdir()) == []
-    assert toolchain("deploy", "mlp", *words).code == 0
+    assert toolchain("deploy", "mlp", *options).code == 0
 
 
 def test_who_cannot_be_asked_about_half_precision_is_refused_with_the_reason(tmp_path, monkeypatch, shim):
     for variable, text in shim.env(no_devices=1).items():
         monkeypatch.setenv(variable, text)
-    words = ["deploy", "mlp", "--board", "opencl-local", "--root", tmp_path / "root", "--budget", 0, "--float16"]
-    seen = toolchain(*words)
-    assert (seen.code, "has no usable opencl device" in seen.err) == (4, True), seen.err
+    command = ["deploy", "mlp", "--board", "opencl-local", "--root", tmp_path / "root", "--budget", 0, "--float16"]
+    outcome = toolchain(*command)
+    assert (outcome.code, "has no usable opencl device" in outcome.err) == (4, True), outcome.err
 
 
 # --- tuning ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("faults", "env", "code", "words"),
+    ("faults", "env", "code", "message"),
     [
         (None, {"EDGE_OPENCL_LIBRARY": "/nowhere/libOpenCL.so"}, 4, "no OpenCL library on this device"),
         ({"lose_after": 20}, {}, 3, "CL_OUT_OF_RESOURCES"),
@@ -465,19 +465,21 @@ def test_who_cannot_be_asked_about_half_precision_is_refused_with_the_reason(tmp
     ],
     ids=["no library", "a lost device", "no kernel compiles"],
 )
-def test_a_tuning_that_fails_says_why(faults, env, code, words, shim, tmp_path, monkeypatch):
+def test_a_tuning_that_fails_says_why(faults, env, code, message, shim, tmp_path, monkeypatch):
     for variable, value in {**env, **(shim.env(**faults) if faults else {}), "EDGE_OPENCL_CACHE": ""}.items():
         monkeypatch.setenv(variable, value)
     records = tmp_path / "records.jsonl"
-    seen = toolchain("tune", "mlp", "--board", "opencl-local", "--records", records, "--trials", 12, "--root", tmp_path)
-    assert seen.code == code, seen.err
-    assert words in seen.err
+    outcome = toolchain(
+        "tune", "mlp", "--board", "opencl-local", "--records", records, "--trials", 12, "--root", tmp_path
+    )
+    assert outcome.code == code, outcome.err
+    assert message in outcome.err
 
 
 @pytest.mark.nightly
 def test_kernels_are_tuned(tmp_path):
     records = tmp_path / "records.jsonl"
-    words = [
+    options = [
         "--board",
         "opencl-local",
         "--records",
@@ -489,10 +491,10 @@ def test_kernels_are_tuned(tmp_path):
         "--no-compare",
         "--json",
     ]
-    seen = toolchain("tune", "mlp", *words)
-    assert seen.code == 0, seen.err
-    report = json.loads(seen.out)
+    outcome = toolchain("tune", "mlp", *options)
+    assert outcome.code == 0, outcome.err
+    report = json.loads(outcome.out)
     assert report["trials"]["ok"] >= 12
-    seen = toolchain("build", "mlp", "--board", "opencl-local", "--records", records, "-o", tmp_path / "bundle")
-    assert seen.code == 0, seen.err
-    assert "tuning records for" in seen.err
+    outcome = toolchain("build", "mlp", "--board", "opencl-local", "--records", records, "-o", tmp_path / "bundle")
+    assert outcome.code == 0, outcome.err
+    assert "tuning records for" in outcome.err

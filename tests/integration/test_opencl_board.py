@@ -94,8 +94,8 @@ def network(request, tmp_path_factory) -> Bundle:
 
 
 def built(name: str, kind: str, folder: Path) -> Bundle:
-    seen = toolchain("build", source(name, folder), "--board", kind, "-o", folder / "bundle")
-    assert seen.code == 0, seen.err
+    outcome = toolchain("build", source(name, folder), "--board", kind, "-o", folder / "bundle")
+    assert outcome.code == 0, outcome.err
     return bundle.load(folder / "bundle")
 
 
@@ -111,29 +111,31 @@ def source(name: str, folder: Path) -> str:
 @pytest.mark.parametrize("network", OVER_SSH, indirect=True)
 def test_a_network_over_ssh(farm, network):
     where = ["--board", BOARD, "--host", farm.name(BOARD), "--devices", farm.devices]
-    seen = toolchain("deploy", network.folder, *where, "--budget", 0, "--json", "-")
-    assert seen.code == 0, seen.err
-    report = json.loads(seen.out)
+    outcome = toolchain("deploy", network.folder, *where, "--budget", 0, "--json", "-")
+    assert outcome.code == 0, outcome.err
+    report = json.loads(outcome.out)
     assert (report["outputs"]["ok"], report["emulated"]) == (True, True)
     assert report["outputs"]["max_rel_diff"] <= LIMIT
 
 
 def test_a_network_over_rpc(place, network, tmp_path):
-    wanted = tensors.load(network.reference)
-    outputs = {name.removeprefix("output."): array for name, array in wanted.items() if name.startswith("output.")}
+    answers = tensors.load(network.reference)
+    outputs = {name.removeprefix("output."): array for name, array in answers.items() if name.startswith("output.")}
     with visiting(place, session_s=1200.0) as session:
-        seen = computed(session, network, board.load(BOARD).target.kind, tmp_path)
-    for name, found in seen.items():
-        assert np.abs(found - outputs[name]).max() <= LIMIT * np.abs(outputs[name]).max()
+        computed_outputs = computed(session, network, board.load(BOARD).target.kind, tmp_path)
+    for name, output in computed_outputs.items():
+        assert np.abs(output - outputs[name]).max() <= LIMIT * np.abs(outputs[name]).max()
 
 
 @pytest.fixture
 def place(farm):
     """The board's server, as tuning reaches it, over SSH; nobody deploys to a board that is held for it."""
-    wanted = places.BoardRequest(board.load(BOARD).resolved(), farm.name(BOARD), devices.load_devices(farm.devices))
-    with places.open_boards(wanted, print) as held:
-        (found,) = held.places
-        yield found
+    board_request = places.BoardRequest(
+        board.load(BOARD).resolved(), farm.name(BOARD), devices.load_devices(farm.devices)
+    )
+    with places.open_boards(board_request, print) as opened:
+        (opened_place,) = opened.places
+        yield opened_place
 
 
 def test_the_second_start_compiles_nothing(farm, tmp_path):
@@ -142,16 +144,16 @@ def test_the_second_start_compiles_nothing(farm, tmp_path):
     Whatever the runner compiles from source it keeps in a new file, so the same files mean that it compiled nothing.
     """
     where = ["--board", BOARD, "--host", farm.name(BOARD), "--devices", farm.devices]
-    seen = toolchain("deploy", built("classifier", BOARD, tmp_path).folder, *where, "--budget", 0)
-    assert seen.code == 0, seen.err
-    kept = []
+    outcome = toolchain("deploy", built("classifier", BOARD, tmp_path).folder, *where, "--budget", 0)
+    assert outcome.code == 0, outcome.err
+    cached = []
     with open_shell(farm.name(BOARD), config=SshOptions(config_file=farm.config, agent=False)) as shell:
         for forgotten in ("~/.cache", "~/.cache/pocl", "~/.cache/edge-toolchain/opencl"):
             shell.run(f"rm -rf {forgotten}")
-            seen = toolchain("bench", *where, "--budget", 0)
-            assert seen.code == 0, seen.err
-            kept.append(shell.run("ls -i ~/.cache/edge-toolchain/opencl").stdout.split())
-    first, second, anew = kept
+            outcome = toolchain("bench", *where, "--budget", 0)
+            assert outcome.code == 0, outcome.err
+            cached.append(shell.run("ls -i ~/.cache/edge-toolchain/opencl").stdout.split())
+    first, second, anew = cached
     assert len(first) > 2
     assert second == first
     assert set(anew[1::2]) == set(first[1::2])  # the same names
@@ -169,27 +171,27 @@ def tutorial() -> Iterator[list[str]]:
     section = MANUAL.read_text(encoding="utf-8").partition("## The tutorial's steps")[2]
     (block,) = re.findall(r"```sh\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
     for line in block.splitlines():
-        words = shlex.split(line, comments=True)
-        assert words[0] == "toolchain", line
-        yield words[1:]
+        command = shlex.split(line, comments=True)
+        assert command[0] == "toolchain", line
+        yield command[1:]
 
 
 @pytest.mark.timeout(1200)  # under emulation, on a machine that others use too
 def test_the_manuals_tutorial(farm, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TOOLCHAIN_DEVICES", str(farm.devices))
-    said = {}
-    for words in tutorial():
-        here = [farm.name(BOARD) if "@" in word else word for word in words]
-        seen = toolchain(*here, *ADDED.get(words[0], []))
-        assert seen.code == 0, f"{words}: {seen.err}"
-        said[words[0]] = seen
-    assert list(said) == ["hardware", "tasks", "tune", "build", "deploy"]
-    assert re.search(r"\d+ units, \d+ threads and \d+ KiB per block", said["hardware"].out)
-    assert "22 tasks" in said["tasks"].out
-    assert "emulated" in said["tune"].out
-    assert "tuning records for" in said["build"].err
-    deployed = said["deploy"].out
+    outputs = {}
+    for command in tutorial():
+        here = [farm.name(BOARD) if "@" in argument else argument for argument in command]
+        outcome = toolchain(*here, *ADDED.get(command[0], []))
+        assert outcome.code == 0, f"{command}: {outcome.err}"
+        outputs[command[0]] = outcome
+    assert list(outputs) == ["hardware", "tasks", "tune", "build", "deploy"]
+    assert re.search(r"\d+ units, \d+ threads and \d+ KiB per block", outputs["hardware"].out)
+    assert "22 tasks" in outputs["tasks"].out
+    assert "emulated" in outputs["tune"].out
+    assert "tuning records for" in outputs["build"].err
+    deployed = outputs["deploy"].out
     assert re.search(r"^outputs +match onnxruntime", deployed, re.MULTILINE)
     assert re.search(r"latency +[\d.]+ ms median \(emulated\)", deployed)
 
@@ -200,13 +202,13 @@ def test_the_manuals_tutorial(farm, tmp_path, monkeypatch):
 def test_a_board_without_opencl_keeps_its_release(farm, tmp_path):
     name, login = farm.name(PLAIN), ["--ssh-config", farm.config]
     where = ["--board", PLAIN, "--host", name, *login]
-    seen = toolchain("deploy", built("mlp", PLAIN, tmp_path).folder, *where, "--budget", 0)
-    assert seen.code == 0, seen.err
+    outcome = toolchain("deploy", built("mlp", PLAIN, tmp_path).folder, *where, "--budget", 0)
+    assert outcome.code == 0, outcome.err
     before = toolchain("status", "--releases", *where).out
-    seen = toolchain("deploy", "mlp", "--board", BOARD, "--host", name, *login, "--budget", 0)
-    assert seen.code == 4
-    assert "lacks the library of OpenCL" in seen.err
-    assert "libopencl1" in seen.err, "the hint names what brings it"
+    outcome = toolchain("deploy", "mlp", "--board", BOARD, "--host", name, *login, "--budget", 0)
+    assert outcome.code == 4
+    assert "lacks the library of OpenCL" in outcome.err
+    assert "libopencl1" in outcome.err, "the hint names what brings it"
     assert toolchain("status", "--releases", *where).out == before
-    seen = toolchain("doctor", "--board", BOARD, "--host", name, *login)
-    assert (seen.code, "library of OpenCL" in seen.out) == (3, True)
+    outcome = toolchain("doctor", "--board", BOARD, "--host", name, *login)
+    assert (outcome.code, "library of OpenCL" in outcome.out) == (3, True)

@@ -58,30 +58,30 @@ CASES = {
 MOVED = ("int8", "uint8")
 
 
-def _bytes(random: np.random.Generator, shape: tuple[int, ...], kind: str, one: int | None) -> NDArray[Any]:
+def _bytes(random: np.random.Generator, shape: tuple[int, ...], kind: str, value: int | None) -> NDArray[Any]:
     """Return bytes with both ends of their type among them, or one byte everywhere."""
     limits = np.iinfo(kind)
-    if one is not None:
-        return np.full(shape, one, kind)
-    made = random.integers(limits.min, limits.max + 1, shape).astype(kind)
-    made.flat[:2] = limits.min, limits.max
-    made.flat[-2:] = limits.max, limits.min
-    return made
+    if value is not None:
+        return np.full(shape, value, kind)
+    data = random.integers(limits.min, limits.max + 1, shape).astype(kind)
+    data.flat[:2] = limits.min, limits.max
+    data.flat[-2:] = limits.max, limits.min
+    return data
 
 
 def _sums(case: Case, data: NDArray[Any], weights: NDArray[Any]) -> NDArray[np.int64]:
     """Return what a layer sums up, in numbers of 64 bits."""
-    above, held = data.astype(np.int64) - case.zero, weights.astype(np.int64)
+    above, widened = data.astype(np.int64) - case.zero, weights.astype(np.int64)
     if case.kernel is None:
-        return above @ held
+        return above @ widened
     settings = {"pads": [0] * 4, "strides": [1, 1], "dilations": [1, 1], **dict(case.settings)}
     top, left, bottom, right = settings["pads"]
     (down, across), (far, wide) = settings["strides"], settings["dilations"]
     above = np.pad(above, ((0, 0), (0, 0), (top, bottom), (left, right)))
     window = [(size - 1) * step + 1 for size, step in zip(case.kernel, (far, wide), strict=True)]
     views = np.lib.stride_tricks.sliding_window_view(above, window, axis=(2, 3))
-    found: NDArray[np.int64] = np.einsum("nchwij,ocij->nohw", views[:, :, ::down, ::across, ::far, ::wide], held)
-    return found
+    sums: NDArray[np.int64] = np.einsum("nchwij,ocij->nohw", views[:, :, ::down, ::across, ::far, ::wide], widened)
+    return sums
 
 
 def _compiled(case: Case, folder: Any) -> None:
@@ -93,25 +93,25 @@ def _compiled(case: Case, folder: Any) -> None:
     scales = np.float32(2.0) ** random.integers(-6, 6, case.outputs).astype(np.float32)
     sums = _sums(case, data, weights)
     assert abs(sums).max() < 2**31
-    wanted = sums.astype(np.float32) * (0.5 * scales.reshape(-1, 1, 1) if conv else 0.5 * scales)
+    scaled = sums.astype(np.float32) * (0.5 * scales.reshape(-1, 1, 1) if conv else 0.5 * scales)
     layer = node("Conv", ["a", "b"], ["y"], **dict(case.settings)) if conv else node("MatMul", ["a", "b"], ["y"])
     nodes = [
         node("DequantizeLinear", ["x", "half", "zero"], ["a"]),
         node("DequantizeLinear", ["w", "scales", "zeros"], ["b"], axis=0 if conv else 1),
         layer,
     ]
-    held = {
+    constants = {
         "half": np.array(0.5, np.float32),
         "zero": np.array(case.zero, case.kind),
         "w": weights,
         "scales": scales,
         "zeros": np.zeros(case.outputs, np.int8),
     }
-    proto = nets.model(nodes, [value("x", case.shape, case.kind)], [value("y", wanted.shape)], held)
+    proto = nets.model(nodes, [value("x", case.shape, case.kind)], [value("y", scaled.shape)], constants)
     kernels = opencl_campaign.compiled(proto, folder, half=False)
-    assert any("int8" in str(one.name_hint) for one in kernels.get_global_vars())
+    assert any("int8" in str(variable.name_hint) for variable in kernels.get_global_vars())
     np.savez(folder / "given.npz", data)
-    np.savez(folder / "wanted.npz", wanted)
+    np.savez(folder / "wanted.npz", scaled)
 
 
 def _moved(kind: str, folder: Any) -> None:
@@ -120,10 +120,10 @@ def _moved(kind: str, folder: Any) -> None:
         node("Transpose", ["x"], ["y"], perm=[0, 2, 3, 1]),
         node("MaxPool", ["x"], ["z"], kernel_shape=[2, 2], strides=[2, 2]),
     ]
-    shape, (least, greatest) = (2, 8, 6, 8), (np.iinfo(kind).min, np.iinfo(kind).max)
+    shape, (lowest, greatest) = (2, 8, 6, 8), (np.iinfo(kind).min, np.iinfo(kind).max)
     results = [value("y", (2, 6, 8, 8), kind), value("z", (2, 8, 3, 4), kind)]
     opencl_campaign.compiled(nets.model(nodes, [value("x", shape, kind)], results), folder, half=False)
-    data = np.random.default_rng(0).integers(least, greatest + 1, shape).astype(kind)
+    data = np.random.default_rng(0).integers(lowest, greatest + 1, shape).astype(kind)
     np.savez(folder / "given.npz", data)
     np.savez(folder / "wanted.npz", data.transpose(0, 2, 3, 1), data.reshape(2, 8, 3, 2, 4, 2).max(axis=(3, 5)))
 
@@ -183,8 +183,8 @@ class Chain:
             self.nodes[-1] = node("Identity", [f"{name}_w"], [f"{name}_b"])
         settings = {"pads": pads, "strides": strides, "dilations": [dilation] * 2, "group": groups}
         biased = self._one(1, 0)
-        given = [f"{name}_a", f"{name}_b", *([f"{name}_bias"] if biased else [])]
-        self.nodes.append(node("Conv", given, [f"{name}_c"], **settings))
+        names_read = [f"{name}_a", f"{name}_b", *([f"{name}_bias"] if biased else [])]
+        self.nodes.append(node("Conv", names_read, [f"{name}_c"], **settings))
         activation = self._one("Relu", "Clip", "")
         if activation:
             ends = ["low", "high"] if activation == "Clip" else []
@@ -257,7 +257,7 @@ class Joints(Chain):
 
     def _layers(self, first: str, second: str, channels: int) -> str:
         """Add up two layers, neither of which makes bytes."""
-        layers = [self._conv(one, f"{one}_zero", channels, channels) for one in (first, second)]
+        layers = [self._conv(prefix, f"{prefix}_zero", channels, channels) for prefix in (first, second)]
         return self._bytes_of(self._sum(*layers))
 
     def _summed(self, first: str, second: str) -> str:
@@ -272,8 +272,8 @@ class Joints(Chain):
         )
         if pooled:
             self.nodes.append(node("MaxPool", [name], [f"{name}_m"], **pooled))
-        made = self._bytes_of(f"{name}_m" if pooled else name)
-        return self._same(made, f"{made}_zero", 2 * channels, channels)
+        data = self._bytes_of(f"{name}_m" if pooled else name)
+        return self._same(data, f"{data}_zero", 2 * channels, channels)
 
 
 CHAINS = int(os.environ.get("TOOLCHAIN_OPENCL_CHAINS", "2"))
@@ -281,15 +281,15 @@ CHAINS = int(os.environ.get("TOOLCHAIN_OPENCL_CHAINS", "2"))
 
 def _chained(seed: int, folder: Any, kind: type[Chain] = Chain) -> None:
     """Compile a chain, and write beside it what ONNX Runtime makes of it to the letter."""
-    made = kind(seed)
-    results = {one.name: one for one in made.results}  # the last one is there twice, if all are
-    proto = nets.model(made.nodes, [value("x", made.shape, made.kind)], list(results.values()), made.held)
+    network = kind(seed)
+    results = {result.name: result for result in network.results}  # the last one is there twice, if all are
+    proto = nets.model(network.nodes, [value("x", network.shape, network.kind)], list(results.values()), network.held)
     kernels = opencl_campaign.compiled(proto, folder, half=False)
-    names = [str(one.name_hint) for one in kernels.get_global_vars()]
-    assert not any("quantize" in one.replace("requantize", "") for one in names)  # all in the kernels of layers
+    names = [str(variable.name_hint) for variable in kernels.get_global_vars()]
+    assert not any("quantize" in name.replace("requantize", "") for name in names)  # all in the kernels of layers
     random = np.random.default_rng(seed)
-    limits = np.iinfo(made.kind)
-    data = random.integers(limits.min, limits.max + 1, made.shape).astype(made.kind)
+    limits = np.iinfo(network.kind)
+    data = random.integers(limits.min, limits.max + 1, network.shape).astype(network.kind)
     np.savez(folder / "given.npz", data)
     loaded = source.load(nets.save(proto, folder))
     np.savez(folder / "wanted.npz", *reference.run(loaded, {"x": data}, unoptimized=True).values())
@@ -297,16 +297,16 @@ def _chained(seed: int, folder: Any, kind: type[Chain] = Chain) -> None:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    place = tmp_path_factory.mktemp("bytes")
+    folder = tmp_path_factory.mktemp("bytes")
     for name, case in CASES.items():
-        _compiled(case, place / name)
+        _compiled(case, folder / name)
     for kind in MOVED:
-        _moved(kind, place / kind)
+        _moved(kind, folder / kind)
     for seed in range(CHAINS):
-        _chained(seed, place / f"chain-{seed}")
-        _chained(seed, place / f"joints-{seed}", Joints)
+        _chained(seed, folder / f"chain-{seed}")
+        _chained(seed, folder / f"joints-{seed}", Joints)
     names = (f"{kind}-{seed}" for kind in ("chain", "joints") for seed in range(CHAINS))
-    return [place / name for name in (*CASES, *MOVED, *names)]
+    return [folder / name for name in (*CASES, *MOVED, *names)]
 
 
 @pytest.fixture(scope="module")
@@ -317,38 +317,42 @@ def plugin(tmp_path_factory):
 def run(name, folders, plugin):
     """Run compiled networks on one of the OpenCLs."""
     opencl_runtimes.require_one(name)
-    found = opencl_runtimes.environment(name) | plugin
-    return opencl_campaign.run(folders, found, 300, opencl_runtimes.command(name))
+    variables = opencl_runtimes.environment(name) | plugin
+    return opencl_campaign.run(folders, variables, 300, opencl_runtimes.command(name))
 
 
 @pytest.mark.parametrize("name", [pytest.param(opencl_runtimes.POCL, marks=pytest.mark.nightly), opencl_runtimes.INTEL])
 def test_sums_are_numpys_to_the_bit(name, folders, plugin):
-    seen = run(name, folders, plugin)
-    assert [(one.name, one.difference, one.fault) for one in seen] == [(one.name, 0.0, "") for one in folders]
+    completed = run(name, folders, plugin)
+    assert [(result.name, result.difference, result.fault) for result in completed] == [
+        (folder.name, 0.0, "") for folder in folders
+    ]
 
 
 @pytest.fixture(scope="module")
 def instructed(tmp_path_factory):
     """Return networks whose kernels no device compiles that would multiply bytes one by one."""
-    place = tmp_path_factory.mktemp("instructed")
+    folder = tmp_path_factory.mktemp("instructed")
     refused = opencl_functions._DOT_PREAMBLE.replace("#else\n", "#else\n#error no dot products of bytes\n")
     assert refused != opencl_functions._DOT_PREAMBLE
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(opencl_functions, "_DOT_PREAMBLE", refused)
         for name, case in CASES.items():
-            _compiled(case, place / name)
+            _compiled(case, folder / name)
         for seed in range(CHAINS):
-            _chained(seed, place / f"chain-{seed}")
-    return sorted(place.iterdir())
+            _chained(seed, folder / f"chain-{seed}")
+    return sorted(folder.iterdir())
 
 
 @pytest.mark.nightly
 def test_a_device_that_has_the_instructions_uses_them_and_sums_are_the_same(instructed, plugin):
-    seen = run(opencl_runtimes.RUSTICL, instructed, plugin)
-    assert [(one.name, one.difference, one.fault) for one in seen] == [(one.name, 0.0, "") for one in instructed]
+    completed = run(opencl_runtimes.RUSTICL, instructed, plugin)
+    assert [(result.name, result.difference, result.fault) for result in completed] == [
+        (prefix.name, 0.0, "") for prefix in instructed
+    ]
 
 
 @pytest.mark.nightly
 def test_one_that_lacks_them_would_have_refused(instructed, plugin):
-    (seen,) = run(opencl_runtimes.POCL, instructed[-1:], plugin)
-    assert "no dot products of bytes" in seen.fault
+    (result,) = run(opencl_runtimes.POCL, instructed[-1:], plugin)
+    assert "no dot products of bytes" in result.fault

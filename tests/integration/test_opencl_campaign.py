@@ -53,17 +53,17 @@ def plugin(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def network_folders(tmp_path_factory):
     """Return a function that compiles all networks in one precision, once."""
-    known = {}
+    cases = {}
 
     def folders(*, half):
-        if half not in known:
-            place = tmp_path_factory.mktemp("half" if half else "single")
-            known[half] = [place / name for name in networks()]
-            for folder, proto in zip(known[half], networks().values(), strict=True):
+        if half not in cases:
+            base = tmp_path_factory.mktemp("half" if half else "single")
+            cases[half] = [base / name for name in networks()]
+            for folder, proto in zip(cases[half], networks().values(), strict=True):
                 opencl_campaign.compiled(proto, folder, half=half)
-        return known[half]
+        return cases[half]
 
     return folders
 
@@ -76,19 +76,19 @@ CASES = [pair if ALL or pair in IN_CI else nightly.left(*pair) for pair in PAIRS
 
 
 @pytest.mark.parametrize(("name", "half"), CASES)
-def test_all_are_right(name, half, made, plugin, tmp_path):
+def test_all_are_right(name, half, network_folders, plugin, tmp_path):
     opencl_runtimes.require_one(name)
     log = tmp_path / "faults.log"
     chosen = opencl_runtimes.environment(name, Checks(log) if name == OCLGRIND else None) | plugin
-    folders, seen, starter = made(half=half), [], opencl_runtimes.command(name)
+    folders, results, starter = network_folders(half=half), [], opencl_runtimes.command(name)
     for first in range(0, len(folders), AT_ONCE):
-        seen += opencl_campaign.run(folders[first : first + AT_ONCE], chosen, SECONDS, starter)
-    assert [one for one in seen if one.fault or one.difference > LIMIT[half]] == []
-    assert len(seen) == len(folders)
+        results += opencl_campaign.run(folders[first : first + AT_ONCE], chosen, SECONDS, starter)
+    assert [result for result in results if result.fault or result.difference > LIMIT[half]] == []
+    assert len(results) == len(folders)
     assert not log.exists() or log.read_text() == ""
 
 
-def test_nothing_is_read_that_nobody_wrote(made, plugin, tmp_path):
+def test_nothing_is_read_that_nobody_wrote(network_folders, plugin, tmp_path):
     """Buffers of a network that ran before hold its numbers: each one has a process of its own.
 
     No buffer is given back before its end: Oclgrind takes a new one for an old one whose place it has, and what was
@@ -96,11 +96,11 @@ def test_nothing_is_read_that_nobody_wrote(made, plugin, tmp_path):
     """
     opencl_runtimes.require_one(OCLGRIND)
     shim = opencl.Shim(tmp_path / "shim")
-    for folder in made(half=False)[:: 1 if ALL else 3]:
+    for folder in network_folders(half=False)[:: 1 if ALL else 3]:
         log = tmp_path / f"{folder.name}.log"
         chosen = opencl_runtimes.environment(OCLGRIND, Checks(log, uninitialised=True)) | plugin
         chosen |= shim.env(library=chosen["EDGE_OPENCL_LIBRARY"], keep=1)
-        (seen,) = opencl_campaign.run([folder], chosen, SECONDS)
-        assert not seen.fault
-        assert seen.difference <= LIMIT[False]
+        (result,) = opencl_campaign.run([folder], chosen, SECONDS)
+        assert not result.fault
+        assert result.difference <= LIMIT[False]
         assert not log.exists() or log.read_text() == "", folder.name

@@ -69,7 +69,7 @@ def told() -> dict[str, tuple[str, ...]]:
 
 def test_the_manual_has_all_of_them():
     assert set(told()) == {*FAULTS, *KERNELS}
-    assert all(len(words) >= 2 for words in told().values())
+    assert all(len(texts) >= 2 for texts in told().values())
 
 
 @pytest.fixture(scope="module")
@@ -116,9 +116,9 @@ def runs(program, release, tmp_path):
 def test_each_fault_says_its_cause_and_what_to_do(name, runs):
     opencl_runtimes.require_one(name)
     assert runs.run(name, NONE).returncode == 0
-    words = told()
+    texts = told()
     for kind, fault in FAULTS.items():
-        check_fault(runs.run(name, fault), fault.code, *words[kind])
+        check_fault(runs.run(name, fault), fault.code, *texts[kind])
         assert not runs.outputs.exists()
 
 
@@ -128,11 +128,11 @@ def test_whatever_call_fails_is_told_or_changes_nothing(rest, runs):
     opencl_runtimes.require_one(POCL)
     assert runs.run(POCL, NONE, fail_call=0).returncode == 0
     calls = runs.shim.counts().calls
-    wanted = bundle.Reference.read(bundle.load(runs.release / "mlp").reference).outputs
+    expected = bundle.Reference.read(bundle.load(runs.release / "mlp").reference).outputs
     for call in np.unique(np.linspace(1, calls, min(CALLS, calls)).astype(int)):
         ended = runs.run(POCL, NONE, fail_call=int(call), **rest)
         if ended.returncode == 0:
-            assert tensors.compare(tensors.load(runs.outputs), wanted, 1e-3).ok, call
+            assert tensors.compare(tensors.load(runs.outputs), expected, 1e-3).ok, call
         else:
             *warnings, last = ended.stderr.splitlines()
             assert not warnings or "PooledAllocator" in warnings[0]  # TVM's words: it then asks once more
@@ -180,9 +180,9 @@ def test_kernels_that_are_too_large_for_a_device(name, tmp_path_factory):
     assert ended.returncode == 0, ended.stderr
     *faults, last = ended.stdout.splitlines()
     assert last == "right", "one that fails leaves the device to the next one"
-    for kind, said in zip(KERNELS, faults, strict=True):
-        for words in told()[kind]:
-            assert words in said, said
+    for kind, message in zip(KERNELS, faults, strict=True):
+        for texts in told()[kind]:
+            assert texts in message, message
 
 
 @pytest.mark.parametrize("kind", ["no device of that name", "no driver"])
@@ -190,6 +190,6 @@ def test_hardware_says_it_too(kind, tmp_path, monkeypatch):
     opencl.require_opencl()
     for variable, value in FAULTS[kind].env.items():
         monkeypatch.setenv(variable, value)
-    seen = toolchain("hardware", "--board", "opencl-local", "--root", tmp_path)
-    assert seen.code == 4
-    assert told()[kind][0] in seen.err
+    outcome = toolchain("hardware", "--board", "opencl-local", "--root", tmp_path)
+    assert outcome.code == 4
+    assert told()[kind][0] in outcome.err

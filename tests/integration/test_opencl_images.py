@@ -102,9 +102,9 @@ def test_a_buffer_is_read_as_an_image(server, tmp_path, dtype):
     for number in range(100):
         x = (np.arange(SIZE) % 97 + number).astype(dtype)
         np.testing.assert_array_equal(doubled(session, kernel, x), 2 * x.astype(np.float32))
-    found = counts()
-    assert found.images == 100
-    assert found.buffers - found.buffers_freed <= 4
+    counted = counts()
+    assert counted.images == 100
+    assert counted.buffers - counted.buffers_freed <= 4
     close(session)
 
 
@@ -170,9 +170,9 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_an_image_is_refused(server, tmp_path, name):
-    runtime, line, words = REFUSED[name]
+    runtime, line, message = REFUSED[name]
     session = server[0](runtime)
-    made = load(session, library(tmp_path, line))
-    with pytest.raises((RuntimeError, ValueError), match=words):
-        doubled(session, made["main"], np.zeros(SIZE, np.float32))
+    loaded = load(session, library(tmp_path, line))
+    with pytest.raises((RuntimeError, ValueError), match=message):
+        doubled(session, loaded["main"], np.zeros(SIZE, np.float32))
     close(session)

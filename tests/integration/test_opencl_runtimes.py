@@ -14,16 +14,16 @@ from tests.support.nets import node, value
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "most"),
+    ("name", "options", "maximum"),
     [
         *(
-            (one, [], 1e-5) if one == opencl_runtimes.OCLGRIND else nightly.left(one, [], 1e-5)
-            for one in opencl_runtimes.NAMES
+            (name, [], 1e-5) if name == opencl_runtimes.OCLGRIND else nightly.left(name, [], 1e-5)
+            for name in opencl_runtimes.NAMES
         ),
         *((opencl_runtimes.INTEL, [option], 2e-2) for option in ("--float16", "--half-sums")),
     ],
 )
-def test_a_network_is_right_on_each(name, options, most, tmp_path, monkeypatch):
+def test_a_network_is_right_on_each(name, options, maximum, tmp_path, monkeypatch):
     opencl_runtimes.require_one(name)
     log = tmp_path / "faults"
     environment = opencl_runtimes.environment(name, opencl_runtimes.Checks(log))
@@ -31,11 +31,11 @@ def test_a_network_is_right_on_each(name, options, most, tmp_path, monkeypatch):
         environment |= opencl.Shim(tmp_path / "shim").env(small_halves=1)
     for variable, text in environment.items():
         monkeypatch.setenv(variable, text)
-    words = ["--board", "opencl-local", "--root", tmp_path / "root", "--budget", 0, "--json", "-"]
-    seen = toolchain("deploy", "mlp", *words, *options)
-    assert seen.code == 0, seen.err
-    difference = json.loads(seen.out)["outputs"]["max_rel_diff"]
-    assert difference <= most
+    command_options = ["--board", "opencl-local", "--root", tmp_path / "root", "--budget", 0, "--json", "-"]
+    outcome = toolchain("deploy", "mlp", *command_options, *options)
+    assert outcome.code == 0, outcome.err
+    difference = json.loads(outcome.out)["outputs"]["max_rel_diff"]
+    assert difference <= maximum
     assert (difference > 1e-5) == bool(options)  # half precision is none that is as good as single
     assert not log.exists() or not log.read_text()
 
@@ -46,33 +46,33 @@ def intel(tmp_path, monkeypatch):
     opencl_runtimes.require_one(opencl_runtimes.INTEL)
     shim = opencl.Shim(tmp_path / "shim")
 
-    def deployed(proto, option, **said: int):
-        for variable, text in (opencl_runtimes.environment(opencl_runtimes.INTEL) | shim.env(**said)).items():
+    def deployed(proto, option, **counts: int):
+        for variable, text in (opencl_runtimes.environment(opencl_runtimes.INTEL) | shim.env(**counts)).items():
             monkeypatch.setenv(variable, text)
-        words = ["--board", "opencl-local", "--root", tmp_path / "root", "--budget", 0, "--json", "-", option]
-        return toolchain("deploy", nets.save(proto, tmp_path), *words)
+        options = ["--board", "opencl-local", "--root", tmp_path / "root", "--budget", 0, "--json", "-", option]
+        return toolchain("deploy", nets.save(proto, tmp_path), *options)
 
     return deployed
 
 
 def _large_sums():
     """Half of the channels sum up to 100000, the others take most of that away; 65504 is the greatest half."""
-    once, held = np.eye(16, dtype=np.float32), np.repeat(np.array([16384, -12000], np.float32), 16)
+    once, kernel = np.eye(16, dtype=np.float32), np.repeat(np.array([16384, -12000], np.float32), 16)
     twice = np.concatenate([once, once]).reshape(32, 16, 1, 1)
     nodes = [
         node("Conv", ["x", "twice"], ["a"]),
         node("Sigmoid", ["a"], ["b"]),
         node("Conv", ["b", "held"], ["y"]),
     ]
-    weights = {"twice": twice, "held": np.tile(held.reshape(1, 32, 1, 1), (8, 1, 1, 1))}
+    weights = {"twice": twice, "held": np.tile(kernel.reshape(1, 32, 1, 1), (8, 1, 1, 1))}
     return nets.model(nodes, [value("x", (1, 16, 6, 6))], [value("y", (1, 8, 6, 6))], weights)
 
 
 def _small_inputs(scale):
     """A layer that reads what is far below one: half precision has fewer digits below 2^-14."""
-    held = np.random.default_rng(0).standard_normal((16, 16, 3, 3)).astype(np.float32)
+    kernel = np.random.default_rng(0).standard_normal((16, 16, 3, 3)).astype(np.float32)
     nodes = [node("Mul", ["x", "small"], ["a"]), node("Conv", ["a", "held"], ["y"], pads=[1, 1, 1, 1])]
-    weights = {"small": np.float32(scale), "held": held}
+    weights = {"small": np.float32(scale), "held": kernel}
     return nets.model(nodes, [value("x", (1, 16, 6, 6))], [value("y", (1, 16, 6, 6))], weights)
 
 
@@ -92,7 +92,7 @@ def _small_between(scale):
 
 
 @pytest.mark.parametrize(
-    ("proto", "option", "most"),
+    ("proto", "option", "maximum"),
     [
         (_large_sums(), "--float16", 1e-2),
         (_large_sums(), "--half-sums", 1e-2),
@@ -103,18 +103,18 @@ def _small_between(scale):
     ],
     ids=["large-in-single", "large-in-half", "small", "small-in-half", "smaller-in-half", "small-between"],
 )
-def test_sums_that_half_precision_could_not_hold_are_right(intel, proto, option, most):
-    seen = intel(proto, option, small_halves=1)
-    assert seen.code == 0, seen.err
-    assert json.loads(seen.out)["outputs"]["max_rel_diff"] <= most
+def test_sums_that_half_precision_could_not_hold_are_right(intel, proto, option, maximum):
+    outcome = intel(proto, option, small_halves=1)
+    assert outcome.code == 0, outcome.err
+    assert json.loads(outcome.out)["outputs"]["max_rel_diff"] <= maximum
 
 
 def test_half_sums_need_a_device_that_keeps_the_smallest_halves(intel):
-    seen = intel(_large_sums(), "--half-sums")
-    assert seen.code == 4
-    assert "has no CL_FP_DENORM for halves, so it takes numbers below 2^-14 for zero" in seen.err
-    assert "build with --float16 instead of --half-sums" in seen.err
-    assert "importing" not in seen.err
+    outcome = intel(_large_sums(), "--half-sums")
+    assert outcome.code == 4
+    assert "has no CL_FP_DENORM for halves, so it takes numbers below 2^-14 for zero" in outcome.err
+    assert "build with --float16 instead of --half-sums" in outcome.err
+    assert "importing" not in outcome.err
 
 
 @pytest.mark.parametrize(("name", "activation"), [(opencl_runtimes.POCL, "uint8"), (opencl_runtimes.INTEL, "int8")])
@@ -125,7 +125,7 @@ def test_layers_on_bytes_are_as_good_as_single_precision(name, activation, tmp_p
     onnx.save(qdq_nets.quantized(qdq_nets.residual(), tmp_path, activation, reduce_range=True), path)
     for variable, text in opencl_runtimes.environment(name).items():
         monkeypatch.setenv(variable, text)
-    words = ["--board", "opencl-local", "--root", tmp_path / "root", "--budget", 0, "--json", "-"]
-    seen = toolchain("deploy", path, *words)
-    assert seen.code == 0, seen.err
-    assert json.loads(seen.out)["outputs"]["max_rel_diff"] <= 1e-6
+    options = ["--board", "opencl-local", "--root", tmp_path / "root", "--budget", 0, "--json", "-"]
+    outcome = toolchain("deploy", path, *options)
+    assert outcome.code == 0, outcome.err
+    assert json.loads(outcome.out)["outputs"]["max_rel_diff"] <= 1e-6

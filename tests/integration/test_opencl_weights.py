@@ -38,7 +38,7 @@ def network() -> onnx.ModelProto:
     """Return layers whose weights are images, of one pixel and a matrix, and others with windows and in groups."""
     draw = np.random.default_rng(0).standard_normal
     shapes = {"a": (64, 16, 3, 3), "b": (64, 1, 3, 3), "c": (256, 64, 1, 1), "d": (96, 256, 1, 1), "e": (96, 128)}
-    held = {name: (0.1 * draw(shape)).astype(np.float32) for name, shape in shapes.items()}
+    constants = {name: (0.1 * draw(shape)).astype(np.float32) for name, shape in shapes.items()}
     return nets.model(
         [
             node("Conv", ["x", "a"], ["a1"], pads=[1, 1, 1, 1]),
@@ -52,7 +52,7 @@ def network() -> onnx.ModelProto:
         ],
         [value("x", (1, 16, 13, 11))],
         [value("y", (1, 128))],
-        held,
+        constants,
     )
 
 
@@ -65,20 +65,20 @@ def compiled(folder, *, half: bool) -> np.ndarray:
     """Compile the network for a GPU that reads images, of this machine; return what ONNX Runtime makes."""
     folder.mkdir()
     model = source.load(nets.save(network(), folder))
-    given = inputs.random(model.inputs, 0)
-    np.savez(folder / "given.npz", *given.values())
+    feeds = inputs.random(model.inputs, 0)
+    np.savez(folder / "given.npz", *feeds.values())
     kind = dataclasses.replace(board.load("opencl-local").resolved(), gpu=G610)
     backend = Mali(kind.with_precision(float16=True) if half else kind)
     finished = backend.apply_choices(backend.lower(importer.import_model(model).module), {})
     built = tvm.compile(finished, target=backend.target)
     built.export_library(str(folder / "net.so"))
-    return nets.run(network(), given)[0]
+    return nets.run(network(), feeds)[0]
 
 
 def made(folder, shim: opencl.Shim, environment: dict[str, str]) -> tuple[np.ndarray, int]:
     """Run it in a process of its own; return its output, and how many images it had."""
-    known = {**os.environ, **shim.env(), **environment}
-    subprocess.run([sys.executable, "-c", RUN, str(folder)], cwd=ROOT, env=known, check=True, timeout=300)
+    variables = {**os.environ, **shim.env(), **environment}
+    subprocess.run([sys.executable, "-c", RUN, str(folder)], cwd=ROOT, env=variables, check=True, timeout=300)
     return np.load(folder / "made.npy"), shim.counts().images
 
 
@@ -86,19 +86,19 @@ def made(folder, shim: opencl.Shim, environment: dict[str, str]) -> tuple[np.nda
 def test_images_give_what_buffers_give_to_the_bit(tmp_path, plugin, half):
     """On Intel's OpenCL with images and without; PoCL, which has none, computes in another order."""
     opencl_runtimes.require_one(INTEL)
-    wanted, shim = compiled(tmp_path / "net", half=half), opencl.Shim(tmp_path / "shim")
+    expected, shim = compiled(tmp_path / "net", half=half), opencl.Shim(tmp_path / "shim")
     chosen = opencl_runtimes.environment(INTEL) | plugin
-    seen, images = made(tmp_path / "net", shim, chosen)
+    output, images = made(tmp_path / "net", shim, chosen)
     plain, none = made(tmp_path / "net", shim, chosen | {"EDGE_OPENCL_IMAGES": "0"})
     assert images == 3
     assert none == 0
-    np.testing.assert_array_equal(seen, plain)
-    np.testing.assert_allclose(seen, wanted, atol=(2e-2 if half else 1e-4) * np.abs(wanted).max(), rtol=0)
+    np.testing.assert_array_equal(output, plain)
+    np.testing.assert_allclose(output, expected, atol=(2e-2 if half else 1e-4) * np.abs(expected).max(), rtol=0)
 
 
 def test_a_device_without_images_reads_buffers(tmp_path, plugin):
     opencl_runtimes.require_one(POCL)
-    wanted, shim = compiled(tmp_path / "net", half=False), opencl.Shim(tmp_path / "shim")
-    seen, images = made(tmp_path / "net", shim, opencl_runtimes.environment(POCL) | plugin)
+    expected, shim = compiled(tmp_path / "net", half=False), opencl.Shim(tmp_path / "shim")
+    output, images = made(tmp_path / "net", shim, opencl_runtimes.environment(POCL) | plugin)
     assert images == 0
-    np.testing.assert_allclose(seen, wanted, atol=1e-4 * np.abs(wanted).max(), rtol=0)
+    np.testing.assert_allclose(output, expected, atol=1e-4 * np.abs(expected).max(), rtol=0)

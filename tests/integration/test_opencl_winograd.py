@@ -42,8 +42,8 @@ def plugin(tmp_path_factory):
 def network(shape, random):
     """Return a convolution with bias, an addition and activation."""
     batch, inputs, height, width, outputs, padding = shape
-    given = {"w": (outputs, inputs, 3, 3), "b": (outputs,), "n": (1, outputs, 1, 1)}
-    constants = {name: random.standard_normal(one).astype(np.float32) for name, one in given.items()}
+    shapes = {"w": (outputs, inputs, 3, 3), "b": (outputs,), "n": (1, outputs, 1, 1)}
+    constants = {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
     nodes = [
         node("Conv", ["x", "w", "b"], ["c"], pads=list(padding)),
         node("Add", ["c", "n"], ["a"]),
@@ -54,10 +54,10 @@ def network(shape, random):
 
 
 @pytest.fixture(scope="module", params=[2, 4])
-def made(request, tmp_path_factory):
+def network_folders(request, tmp_path_factory):
     """Networks whose convolutions have tiles of one size, compiled once."""
-    place, random = tmp_path_factory.mktemp(f"tiles-{request.param}"), np.random.default_rng(request.param)
-    found = {}
+    base, random = tmp_path_factory.mktemp(f"tiles-{request.param}"), np.random.default_rng(request.param)
+    folders = {}
 
     def tiling(image, outputs, padding):
         suits = image[3] % 4 == 0 and outputs % 4 == 0
@@ -66,25 +66,25 @@ def made(request, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(winograd, "choose_tiling", tiling)
         for name, shape in (SHAPES | FIRST).items():
-            folder = place / name.replace(" ", "-")
+            folder = base / name.replace(" ", "-")
             kernels = opencl_campaign.compiled(network(shape, random), folder, half=False)
-            found[folder] = {one.name_hint for one in kernels.functions}
-    return found
+            folders[folder] = {function.name_hint for function in kernels.functions}
+    return folders
 
 
 @pytest.mark.parametrize("name", [nightly.left(POCL), nightly.left(INTEL), OCLGRIND])
-def test_results_are_those_of_a_convolution(name, made, plugin, tmp_path):
+def test_results_are_those_of_a_convolution(name, network_folders, plugin, tmp_path):
     opencl_runtimes.require_one(name)
     log = tmp_path / "faults.log"
     chosen = opencl_runtimes.environment(name, Checks(log) if name == OCLGRIND else None) | plugin
-    seen = opencl_campaign.run(made, chosen, SECONDS)
-    assert [one for one in seen if one.fault or one.difference > LIMIT] == []
-    assert len(seen) == len(SHAPES | FIRST)
+    results = opencl_campaign.run(network_folders, chosen, SECONDS)
+    assert [result for result in results if result.fault or result.difference > LIMIT] == []
+    assert len(results) == len(SHAPES | FIRST)
     assert not log.exists() or log.read_text() == ""
 
 
-def test_channels_in_fours_alone_are_transformed(made):
-    for folder, kernels in made.items():
+def test_channels_in_fours_alone_are_transformed(network_folders):
+    for folder, kernels in network_folders.items():
         is_plain = folder.name.startswith(("six", "first"))
         assert ("winograd_products" in kernels) != is_plain, folder.name
         assert ("first_image" in kernels) == folder.name.startswith("first"), folder.name
@@ -97,10 +97,10 @@ def test_errors_are_as_small_as_is_promised(size, channels):
     random = np.random.default_rng(channels)
     image = random.standard_normal((size + 2, size + 2, channels)).astype(np.float32)
     weights = random.standard_normal((16, channels, 3, 3)).astype(np.float32)
-    into, out = (np.array(of[size], np.float32) for of in (INPUTS, OUTPUTS))
-    parts = np.einsum("ik,jl,klc->ijc", into, into, image).reshape(-1, 1, channels).astype(np.float32)
-    products = (parts @ winograd.transform_weights(weights, size)).reshape(size + 2, size + 2, 16)
-    found = np.einsum("ik,jl,klo->ijo", out, out, products)
+    into, out = (np.array(sizes[size], np.float32) for sizes in (INPUTS, OUTPUTS))
+    transformed = np.einsum("ik,jl,klc->ijc", into, into, image).reshape(-1, 1, channels).astype(np.float32)
+    products = (transformed @ winograd.transform_weights(weights, size)).reshape(size + 2, size + 2, 16)
+    computed = np.einsum("ik,jl,klo->ijo", out, out, products)
     windows = np.lib.stride_tricks.sliding_window_view(image.astype(np.float64), (3, 3), (0, 1))
-    wanted = np.einsum("yxcij,ocij->yxo", windows, weights.astype(np.float64))
-    assert np.abs(found - wanted).max() <= algebra.ERRORS[size] * np.abs(wanted).max()
+    expected = np.einsum("yxcij,ocij->yxo", windows, weights.astype(np.float64))
+    assert np.abs(computed - expected).max() <= algebra.ERRORS[size] * np.abs(expected).max()

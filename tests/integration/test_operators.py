@@ -25,11 +25,11 @@ def verdicts():
 
 @pytest.mark.timeout(3600)
 def test_no_case_is_wrong_or_fails_in_another_way(verdicts):
-    assert not [one for one in verdicts if one.kind not in {RIGHT, REFUSED}]
+    assert not [verdict for verdict in verdicts if verdict.kind not in {RIGHT, REFUSED}]
 
 
 def test_nearly_all_are_right(verdicts):
-    counted = collections.Counter(one.kind for one in verdicts if not operator_table.is_exempt(one.name))
+    counted = collections.Counter(verdict.kind for verdict in verdicts if not operator_table.is_exempt(verdict.name))
     assert counted[RIGHT] >= SHARE * counted.total(), counted
 
 
@@ -45,9 +45,9 @@ def test_operators_that_are_computed_in_order_on_an_opencl_device():
     """All cases, or a few of those whose steps depend on each other, or that read behind a condition."""
     opencl.require_opencl()
     names = operator_table.promised() if EACH == 1 else ON_A_GPU
-    found = operator_cases.run(names, kind=operator_cases.OPENCL)
-    assert not [one for one in found if one.kind not in {RIGHT, REFUSED}]
-    assert EACH == 1 or {one.kind for one in found} == {RIGHT}
+    verdicts = operator_cases.run(names, kind=operator_cases.OPENCL)
+    assert not [verdict for verdict in verdicts if verdict.kind not in {RIGHT, REFUSED}]
+    assert EACH == 1 or {verdict.kind for verdict in verdicts} == {RIGHT}
 
 
 def test_half_precision_alone_may_be_off_by_its_own_rounding():

@@ -35,8 +35,8 @@ class Mender:
     def root(self) -> Path:
         return self.folder / "store"
 
-    def __call__(self, *words: object) -> subprocess.CompletedProcess[str]:
-        argv = ["unshare", "--mount", "sh", "-c", _MENDER, "sh", str(self.folder), *map(str, words)]
+    def __call__(self, *arguments: object) -> subprocess.CompletedProcess[str]:
+        argv = ["unshare", "--mount", "sh", "-c", _MENDER, "sh", str(self.folder), *map(str, arguments)]
         return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
 
 
@@ -61,8 +61,8 @@ def mender(tiny, program, tmp_path):
 @pytest.fixture
 def artifacts(tiny, bulky, program, tmp_path):
     return [
-        updates.written(made, program, tmp_path / f"{name}.mender", kind="mender").path
-        for name, made in (("tiny", tiny), ("bulky", bulky[0]))
+        updates.written(release, program, tmp_path / f"{name}.mender", kind="mender").path
+        for name, release in (("tiny", tiny), ("bulky", bulky[0]))
     ]
 
 
@@ -96,8 +96,8 @@ def test_mender_applies_an_update_as_the_user_whose_store_it_is(mender, artifact
     home.mkdir()
     shutil.chown(home, "nobody")
     (mender.folder / "etc" / "edge-toolchain").write_text(f"--root {home}/store --threads 1 --user nobody\n")
-    seen = mender("install", artifacts[0])
-    assert seen.returncode == 0, seen.stdout + seen.stderr
+    completed = mender("install", artifacts[0])
+    assert completed.returncode == 0, completed.stdout + completed.stderr
     assert bundles.whole_release(home / "store") == tiny.digest
     assert {path.owner() for path in home.rglob("*")} == {"nobody"}
     assert list(home.iterdir()) == [home / "store"]
@@ -109,27 +109,27 @@ def test_mender_is_told_of_a_failure(mender, artifacts, program, bulky, tmp_path
     before = bundles.whole_release(mender.root)
     unfit = bundles.variant(bulky[0], tmp_path / "unfit", {}, cpu_features=("no-such-feature",))
     broken = bundles.variant(bulky[0], tmp_path / "broken", {"model.so": b"no library"})
-    for made in (unfit, broken):
-        path = updates.written(made, program, tmp_path / "wrong.mender", kind="mender").path
+    for release in (unfit, broken):
+        path = updates.written(release, program, tmp_path / "wrong.mender", kind="mender").path
         assert mender("install", path).returncode != 0
         assert bundles.whole_release(mender.root) == before
 
 
 def test_mender_refuses_an_artifact_for_another_device(mender, tiny, program, tmp_path):
     path = updates.written(tiny, program, tmp_path / "other.mender", kind="mender", compatible="other").path
-    seen = mender("install", path)
-    assert seen.returncode != 0
+    completed = mender("install", path)
+    assert completed.returncode != 0
     assert bundles.whole_release(mender.root) is None
 
 
 def test_menders_own_tool_validates_what_the_command_writes(tiny, tmp_path):
     require("mender-artifact", "mender-artifact", present=shutil.which("mender-artifact") is not None)
     path = tmp_path / "update.mender"
-    seen = toolchain("package", tiny.folder, "--as", "mender", "--compatible", "raspberrypi4-64", "-o", path)
-    assert seen.code == 0, seen.err
+    outcome = toolchain("package", tiny.folder, "--as", "mender", "--compatible", "raspberrypi4-64", "-o", path)
+    assert outcome.code == 0, outcome.err
     subprocess.run(["mender-artifact", "validate", path], check=True, capture_output=True)
-    shown = subprocess.run(["mender-artifact", "read", path], check=True, capture_output=True, text=True).stdout
-    assert "raspberrypi4-64" in shown
+    description = subprocess.run(["mender-artifact", "read", path], check=True, capture_output=True, text=True).stdout
+    assert "raspberrypi4-64" in description
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
@@ -140,8 +140,8 @@ def test_rauc_bundles_what_the_command_writes(tiny, tmp_path):
     """RAUC signs and checks it; its handler is called as RAUC calls it, since a device with slots is none of ours."""
     for tool, package in (("rauc", "rauc"), ("mksquashfs", "squashfs-tools"), ("openssl", "openssl")):
         require(tool, package, present=shutil.which(tool) is not None)
-    seen = toolchain("package", tiny.folder, "--as", "rauc", "-o", f"{tmp_path}/input/")
-    assert seen.code == 0, seen.err
+    outcome = toolchain("package", tiny.folder, "--as", "rauc", "-o", f"{tmp_path}/input/")
+    assert outcome.code == 0, outcome.err
     key, certificate, bundle = tmp_path / "key.pem", tmp_path / "cert.pem", tmp_path / "update.raucb"
     make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=test", "-days", "2"]
     subprocess.run([*make, "-keyout", key, "-out", certificate], check=True, capture_output=True)
@@ -150,6 +150,8 @@ def test_rauc_bundles_what_the_command_writes(tiny, tmp_path):
     extract = ["rauc", "extract", f"--keyring={certificate}", bundle, tmp_path / "extracted"]
     subprocess.run(extract, check=True, capture_output=True)
     environment = {**os.environ, "RAUC_BUNDLE_MOUNT_POINT": str(tmp_path / "extracted"), "HOME": str(tmp_path)}
-    done = subprocess.run([tmp_path / "extracted" / "handler.sh"], env=environment, check=False, capture_output=True)
-    assert done.returncode == 0, done.stderr
+    completed = subprocess.run(
+        [tmp_path / "extracted" / "handler.sh"], env=environment, check=False, capture_output=True
+    )
+    assert completed.returncode == 0, completed.stderr
     assert bundles.whole_release(tmp_path / ".local/share/edge-toolchain") == tiny.digest

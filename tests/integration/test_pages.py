@@ -16,25 +16,25 @@ from tests.support import figures, pages
 
 @pytest.fixture(scope="module")
 def browser():
-    with browsers.chromium() as found:
-        yield found
+    with browsers.chromium() as chromium:
+        yield chromium
 
 
 def shown(browser, folder: Path, name: str, html: str) -> tuple[browsers.Seen, list[str]]:
     file = folder / f"{name}.html"
     file.write_text(html, encoding="utf-8")
     pictures = os.environ.get("TOOLCHAIN_PICTURES")
-    seen = browsers.look(browser, file, Path(pictures) if pictures else None)
-    return seen, browsers.faults(seen, file)
+    page = browsers.look(browser, file, Path(pictures) if pictures else None)
+    return page, browsers.faults(page, file)
 
 
 @pytest.mark.parametrize("name", pages.PAGES)
 def test_a_page(browser, tmp_path, name):
-    made = pages.PAGES[name]()
-    seen, faults = shown(browser, tmp_path, name, made.html)
+    case = pages.PAGES[name]()
+    page, faults = shown(browser, tmp_path, name, case.html)
     assert not faults
-    assert not figures.missing(made.document, seen.text, made.unseen)
-    assert len(seen.requests) == 1
+    assert not figures.missing(case.document, page.text, case.unseen)
+    assert len(page.requests) == 1
 
 
 SPOILED = {
@@ -60,7 +60,7 @@ def test_a_fault_is_seen(browser, tmp_path, fault):
     spoiled = html.replace(*SPOILED[fault])
     assert spoiled != html
     _, faults = shown(browser, tmp_path, "spoiled", spoiled)
-    assert any(fault in one for one in faults), faults
+    assert any(fault in text for text in faults), faults
 
 
 @pytest.mark.parametrize(

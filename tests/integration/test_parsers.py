@@ -61,23 +61,23 @@ TOKENS = (b"[", b"]", b"{", b'"', b"\n", b"=", b"1e400", b"nan", b"\xff", b"\0",
 def places(value):
     """List where something stands in a document: its holder and its key."""
     pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [place for key, inner in list(pairs) for place in ((value, key), *places(inner))]
+    return [position for key, inner in list(pairs) for position in ((value, key), *places(inner))]
 
 
 @st.composite
 def near(draw, document):
     """Draw a document with some values exchanged, left out or added, as bytes."""
-    made = copy.deepcopy(document)
+    edited = copy.deepcopy(document)
     for _ in range(draw(st.integers(0, 3))):
-        if found := places(made):
-            holder, key = found[draw(st.integers(0, len(found) - 1))]
+        if positions := places(edited):
+            holder, key = positions[draw(st.integers(0, len(positions) - 1))]
             if draw(st.booleans()):
                 holder[key] = draw(values)
             elif isinstance(holder, dict):
                 holder[draw(texts)] = holder.pop(key)
             else:
                 del holder[key]
-    return files.canonical_json(made) if draw(st.booleans()) else json.dumps(made).encode()
+    return files.canonical_json(edited) if draw(st.booleans()) else json.dumps(edited).encode()
 
 
 @st.composite
@@ -109,8 +109,8 @@ def fed(data, parser):
     try:
         return parser.read(data)
     except parser.errors as fault:
-        said = f"{fault.message}\n{fault.details}\n{fault.hint}"
-    assert said.encode(errors="backslashreplace").strip()
+        report = f"{fault.message}\n{fault.details}\n{fault.hint}"
+    assert report.encode(errors="backslashreplace").strip()
     return None
 
 
@@ -124,8 +124,8 @@ def package(tiny, tmp_path_factory):
 
     small = {bundle.LIBRARY: b"\x7fELF", bundle.GRAPH: b"{}", bundle.GRAPH_TEXT: b"a graph"}
     folder = tmp_path_factory.mktemp("package")
-    made = bundles.variant(tiny, folder / "bundle", small)
-    bundle.pack(made, folder / "package.tar")
+    variant = bundles.variant(tiny, folder / "bundle", small)
+    bundle.pack(variant, folder / "package.tar")
     return (folder / "package.tar").read_bytes()
 
 
@@ -147,16 +147,16 @@ def test_packages(package, tmp_path, data):
 @given(data=st.data())
 def test_manifests(tiny, data):
     content = data.draw(around(json.loads(tiny.manifest.encoded())))
-    found = fed(content, Parser(lambda text: bundle.read_manifest(text, "here"), None, (VerificationError,)))
-    assert found is None or found.encoded() == content
+    manifest = fed(content, Parser(lambda text: bundle.read_manifest(text, "here"), None, (VerificationError,)))
+    assert manifest is None or manifest.encoded() == content
 
 
 @QUICK
 @given(data=st.data(), kind=st.sampled_from([oci.Image, oci.Index]))
 def test_oci_documents(tiny, data, kind):
-    known = contents.contents(tiny)
-    index = {"manifests": list(known.manifests)}
-    image = json.loads(contents.data_of(known.blobs[known.manifests[1]["digest"].removeprefix("sha256:")]))
+    travelling = contents.contents(tiny)
+    index = {"manifests": list(travelling.manifests)}
+    image = json.loads(contents.data_of(travelling.blobs[travelling.manifests[1]["digest"].removeprefix("sha256:")]))
     content = data.draw(around(index) | around(image))
     fed(content, Parser(lambda text: oci.parse(kind, text, "here"), None, (VerificationError,)))
 
@@ -165,20 +165,20 @@ def test_oci_documents(tiny, data, kind):
 @given(data=st.data())
 def test_references(tiny, tmp_path, data):
     path = tmp_path / bundle.REFERENCE
-    whole = tiny.reference.read_bytes()
-    length = int.from_bytes(whole[:8], "little")
-    header = json.loads(whole[8 : 8 + length])
+    original = tiny.reference.read_bytes()
+    length = int.from_bytes(original[:8], "little")
+    header = json.loads(original[8 : 8 + length])
 
     def read(content):
         path.write_bytes(content)
         bundle.Reference.read(path).check(tiny.manifest)
 
     def headed(text):
-        return len(text).to_bytes(8, "little") + text + whole[8 + length :]
+        return len(text).to_bytes(8, "little") + text + original[8 + length :]
 
     notes = around({"runtime": "numpy", "tolerance": "0.1", "samples": '{"seed": 1, "samples": []}'})
     noted = notes.map(lambda text: tensors.encode({"input.x": np.zeros(1)}, {"samples": text.decode("latin-1")}))
-    content = data.draw(st.binary(max_size=99) | edited(whole) | near(header).map(headed) | noted)
+    content = data.draw(st.binary(max_size=99) | edited(original) | near(header).map(headed) | noted)
     fed(content, Parser(read, None, (VerificationError,)))
 
 
@@ -228,9 +228,9 @@ def test_addresses_of_registries(text):
 @QUICK
 @given(data=st.data())
 def test_records(data):
-    lines = [json.loads(records.encode([one])) for one in (WORKLOAD, TRIAL)]
-    parts = data.draw(st.lists(st.one_of(*(near(line).map(_one_line) for line in lines)), max_size=3))
-    content = data.draw(st.just(b"\n".join(parts)) | edited(records.encode([WORKLOAD, TRIAL])))
+    lines = [json.loads(records.encode([record])) for record in (WORKLOAD, TRIAL)]
+    lines_drawn = data.draw(st.lists(st.one_of(*(near(line).map(_one_line) for line in lines)), max_size=3))
+    content = data.draw(st.just(b"\n".join(lines_drawn)) | edited(records.encode([WORKLOAD, TRIAL])))
 
     def read(text):
         lines = list(records.parse(text, "here"))
@@ -256,7 +256,7 @@ def _one_line(data):
 @example(b"[" * 10 * DEEP)
 def test_reports_of_the_runner(content):
     text = content.decode(errors="replace")
-    fed(text, Parser(lambda said: runner.read(said, {}, "a board", runner.SMOKE), None, (DeviceError,)))
+    fed(text, Parser(lambda report: runner.read(report, {}, "a board", runner.SMOKE), None, (DeviceError,)))
 
 
 @QUICK
@@ -267,9 +267,9 @@ def test_errors_of_the_daemon(content):
     except (ValueError, RecursionError):
         return
     if isinstance(message, dict):
-        found = protocol.parse_fault(message)
-        assert isinstance(found, errors.ToolchainError)
-        assert all(isinstance(text, str) for text in (found.message, found.details, found.hint))
+        parsed = protocol.parse_fault(message)
+        assert isinstance(parsed, errors.ToolchainError)
+        assert all(isinstance(text, str) for text in (parsed.message, parsed.details, parsed.hint))
 
 
 @QUICK

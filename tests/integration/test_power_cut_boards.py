@@ -73,10 +73,10 @@ def program():
 
 @pytest.fixture
 def disk(tmp_path) -> Disk:
-    made = disks.cuttable(tmp_path)
-    with made.mounted() as point:
+    disk_image = disks.cuttable(tmp_path)
+    with disk_image.mounted() as point:
         os.chown(point, _OWNER, _OWNER)
-    return made
+    return disk_image
 
 
 @pytest.fixture
@@ -121,23 +121,23 @@ def test_every_state(powered, disk, pair, program, tmp_path, capsys):
     with recorded.mounted() as point, _shown_at(point, disk.point), powered.on():
         deploy_client.plain_deploy(new, program, _ROOT, powered.login)
         finished = recorded.marked()
-    found = {old.digest: 0, new.digest: 0}
+    counts = {old.digest: 0, new.digest: 0}
     for count, (writes, image) in enumerate(recorded.states(tmp_path, subsets=4)):
         if count % EVERY:
             continue
         shutil.copyfile(image, disk.image)
         with disk.mounted() as point:
             release = bundles.whole_release(point / _ROOT.name)
-            assert release in found
+            assert release in counts
             assert release == new.digest or writes < finished
-            found[release] += 1
-            if sum(found.values()) % 20 == 1:
+            counts[release] += 1
+            if sum(counts.values()) % 20 == 1:
                 with powered.on():
                     deploy_client.plain_deploy(new, program, _ROOT, powered.login)
                 assert bundles.whole_release(point / _ROOT.name) == new.digest
     with capsys.disabled():
-        print(f"\n{sum(found.values())} states of the disk: {found[old.digest]} old, {found[new.digest]} new")  # noqa: T201
-    assert min(found.values()) > 0
+        print(f"\n{sum(counts.values())} states of the disk: {counts[old.digest]} old, {counts[new.digest]} new")  # noqa: T201
+    assert min(counts.values()) > 0
 
 
 @contextlib.contextmanager

@@ -27,8 +27,8 @@ LIMIT_S = 300.0
 
 @pytest.fixture(scope="module")
 def boards(tmp_path_factory, native):
-    with two_boards.running(tmp_path_factory.mktemp("boards"), native) as found:
-        yield found
+    with two_boards.running(tmp_path_factory.mktemp("boards"), native) as pair_of_boards:
+        yield pair_of_boards
 
 
 @pytest.fixture(scope="module")
@@ -75,19 +75,19 @@ def test_it_is_fast_enough(release, board):
 
 
 def test_a_release_is_tested(boards, package, project, tmp_path):
-    code, said = ended(
+    code, output = ended(
         boards.pytest(project(MODEL), "--host", "a", "--package", package.folder, "--budget", "0.1", "--junitxml=r.xml")
     )
-    assert code == 0, said
+    assert code == 0, output
     suite = ET.parse(tmp_path / "r.xml").getroot()  # noqa: S314 - of a test of ours
     assert junit.faults(suite) == []
-    found = junit.properties(suite)
-    assert found.keys() == {"board", "device", "emulated", "waited", "release", "median_ms"}
-    assert found["board"] == [KIND]
-    assert found["release"] == [f"sha256:{package.digest}"]
-    assert found["emulated"] == ["true"]
-    assert found["waited"] == ["0"]
-    assert float(found["median_ms"][0]) > 0
+    properties = junit.properties(suite)
+    assert properties.keys() == {"board", "device", "emulated", "waited", "release", "median_ms"}
+    assert properties["board"] == [KIND]
+    assert properties["release"] == [f"sha256:{package.digest}"]
+    assert properties["emulated"] == ["true"]
+    assert properties["waited"] == ["0"]
+    assert float(properties["median_ms"][0]) > 0
     assert boards.await_free() < 30
     assert boards.store("a").releases.current().digest == package.digest
 
@@ -154,11 +154,11 @@ def test_a_release_is_held_against_its_base(boards, package, project, tmp_path):
     """A package with other weights is as fast, and no replacement."""
     base = bundles.reweighted(package, tmp_path / "base", 2)
     folder = project(GATED.format(base=str(base.folder)))
-    words = ("--host", "a", "--package", package.folder, "--budget", "0.1", "-rA", "--timeout", LIMIT_S)
-    code, said = ended(boards.pytest(folder, *words))
-    assert code == 1, said
-    assert "PASSED test_model.py::test_it_is_no_slower" in said, said
-    assert "FAILED test_model.py::test_it_computes_the_same" in said, said
+    options = ("--host", "a", "--package", package.folder, "--budget", "0.1", "-rA", "--timeout", LIMIT_S)
+    code, output = ended(boards.pytest(folder, *options))
+    assert code == 1, output
+    assert "PASSED test_model.py::test_it_is_no_slower" in output, output
+    assert "FAILED test_model.py::test_it_computes_the_same" in output, output
     boards.await_free()
 
 
@@ -169,15 +169,15 @@ def test_it(release):
 
 
 def test_a_release_that_is_wrong_is_a_failure(boards, tiny, project):
-    code, said = ended(boards.pytest(project(WRONG), "--host", "a", "--package", tiny.folder))
+    code, output = ended(boards.pytest(project(WRONG), "--host", "a", "--package", tiny.folder))
     assert code == 1
-    assert "1 failed" in said, said
-    assert "was built for" in said
+    assert "1 failed" in output, output
+    assert "was built for" in output
 
 
 def test_options_that_are_wrong(boards, project):
-    code, said = ended(boards.pytest(project(WRONG), "--host", "a"))
-    assert (code, "needs --package" in said) == (1, True), said
+    code, output = ended(boards.pytest(project(WRONG), "--host", "a"))
+    assert (code, "needs --package" in output) == (1, True), output
 
 
 # --- one at a time ---------------------------------------------------------------------------------------------------
@@ -200,8 +200,8 @@ def test_no_two_tests_are_on_a_board_at_once(boards, project, tmp_path):
     """Four workers, and two boards: two wait until the others have ended."""
     log = tmp_path / "log"
     folder = project(OVERLAP.format(count=TESTS, log=str(log)))
-    code, said = ended(boards.pytest(folder, "-n", "4", "--wait", "250", "--junitxml=r.xml"))
-    assert code == 0, said
+    code, output = ended(boards.pytest(folder, "-n", "4", "--wait", "250", "--junitxml=r.xml"))
+    assert code == 0, output
     spans: dict[str, list[tuple[float, float]]] = {}
     for line in log.read_text().splitlines():
         root, began, end = line.split()
@@ -213,17 +213,17 @@ def test_no_two_tests_are_on_a_board_at_once(boards, project, tmp_path):
         assert [pair for pair in pairwise(each) if pair[0][1] > pair[1][0]] == []
     suite = ET.parse(tmp_path / "r.xml").getroot()  # noqa: S314
     assert junit.faults(suite) == []
-    found = junit.properties(suite)
-    assert {f"{name}.gw{number}" for name in ("device", "board", "waited") for number in range(4)} <= found.keys()
+    properties = junit.properties(suite)
+    assert {f"{name}.gw{number}" for name in ("device", "board", "waited") for number in range(4)} <= properties.keys()
     boards.await_free()
 
 
 def test_whoever_waits_says_for_whom(boards, project, tmp_path):
-    with boards.store("a").lock(Owner("ann@desk", "tune mlp")) as held:
+    with boards.store("a").lock(Owner("ann@desk", "tune mlp")) as lock:
         folder = project("def test_it(board): pass")
         with boards.pytest(folder, "--host", "a", "--wait", "200", "--junitxml=r.xml") as process:
             heard = any("in use by ann@desk: tune mlp" in line and "waiting for" in line for line in process.stdout)
-            held._holder.close()
+            lock._holder.close()
             out, _ = process.communicate(timeout=LIMIT_S)
     assert heard
     assert process.returncode == 0, out
@@ -233,18 +233,18 @@ def test_whoever_waits_says_for_whom(boards, project, tmp_path):
 
 def test_whoever_does_not_wait_is_told_who_is_there(boards, project):
     with boards.store("a").lock(Owner("ann@desk", "tune mlp")), boards.store("b").lock(Owner("bob@desk", "deploy")):
-        code, said = ended(boards.pytest(project("def test_it(board): pass")))
+        code, output = ended(boards.pytest(project("def test_it(board): pass")))
     assert code == 1
-    assert "1 error" in said
-    assert "ann@desk: tune mlp" in said
-    assert "bob@desk: deploy" in said
+    assert "1 error" in output
+    assert "ann@desk: tune mlp" in output
+    assert "bob@desk: deploy" in output
 
 
 def test_the_one_that_is_free_is_taken(boards, project):
     with boards.store("a").lock(Owner("ann@desk", "tune mlp")):
         text = "def test_it(board): assert board.store.root.endswith('store-b')"
-        code, said = ended(boards.pytest(project(text)))
-    assert code == 0, said
+        code, output = ended(boards.pytest(project(text)))
+    assert code == 0, output
 
 
 # --- ended in all ways -----------------------------------------------------------------------------------------------

@@ -31,21 +31,24 @@ def wrong(name, seeds, folder):
     """Return the seeds of the graphs that a processor computes wrong, or that cannot be built, and what is wrong."""
     proto = random_graphs.merged(random_graphs.build_any(seed, OPERATORS) for seed in seeds)
     feeds = inputs(proto)
-    wanted = nets.run(proto, feeds)
+    expected = nets.run(proto, feeds)
     try:
-        found = processors.computed(name, proto, feeds, folder)
+        outputs = processors.computed(name, proto, feeds, folder)
     except Exception as fault:  # noqa: BLE001 - whatever it is, the graph that it is about is looked for
         if len(seeds) == 1:
             return [(seeds[0], f"{type(fault).__name__}: {fault}")]
-        return [one for seed in seeds for one in wrong(name, [seed], folder / str(seed))]
+        return [fault for seed in seeds for fault in wrong(name, [seed], folder / str(seed))]
     numbers = [int(value.name[1:].partition("_")[0]) for value in proto.graph.output]
-    gaps = map(processors.difference, found, wanted)
+    gaps = map(processors.difference, outputs, expected)
     return [(seeds[number], gap) for number, gap in zip(numbers, gaps, strict=True) if gap > LIMIT]
 
 
 def inputs(proto):
     stream = np.random.default_rng(0)
-    shapes = {value.name: [one.dim_value for one in value.type.tensor_type.shape.dim] for value in proto.graph.input}
+    shapes = {
+        value.name: [dimension.dim_value for dimension in value.type.tensor_type.shape.dim]
+        for value in proto.graph.input
+    }
     return {name: stream.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
 
 
@@ -53,5 +56,5 @@ def inputs(proto):
 def test_all_are_right(name, tmp_path):
     processors.require_one(name)
     seeds = list(SEEDS[name])
-    parts = [seeds[first : first + AT_ONCE] for first in range(0, len(seeds), AT_ONCE)]
-    assert [one for part in parts for one in wrong(name, part, tmp_path / str(part[0]))] == []
+    chunks = [seeds[first : first + AT_ONCE] for first in range(0, len(seeds), AT_ONCE)]
+    assert [fault for chunk in chunks for fault in wrong(name, chunk, tmp_path / str(chunk[0]))] == []

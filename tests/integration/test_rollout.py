@@ -50,12 +50,12 @@ def fleet(tmp_path):
         yield fleet, server
 
 
-def rolled_out(fleet: Fleet, made, *words, code=0):
+def rolled_out(fleet: Fleet, release, *arguments, code=0):
     """Run the command, which ends with this code, or one of these; return its report."""
     fixed = ["--fleet", fleet.path, "--state", fleet.folder / "rollout.json", "--budget", 0]
-    seen = toolchain("rollout", made.folder, *fixed, *words, "--json", "-")
-    assert seen.code in ({code} if isinstance(code, int) else code), seen.err
-    return json.loads(seen.out)
+    outcome = toolchain("rollout", release.folder, *fixed, *arguments, "--json", "-")
+    assert outcome.code in ({code} if isinstance(code, int) else code), outcome.err
+    return json.loads(outcome.out)
 
 
 def test_a_group_is_taken_back_by_the_devices_own_way_also_after_a_kill(fleet, packages, tmp_path):
@@ -65,13 +65,13 @@ def test_a_group_is_taken_back_by_the_devices_own_way_also_after_a_kill(fleet, p
     rolled_out(devices, old, "--waves", "100%")
     devices.entries["d02"] += 'run = { restart = "true", health = "false", within = "1s" }\n'
     devices.write()
-    words = ("--waves", "1,100%", "--parallel", 1, "--roll-back")
-    with start(devices, new, *words, "--fresh") as process:
+    options = ("--waves", "1,100%", "--parallel", 1, "--roll-back")
+    with start(devices, new, *options, "--fresh") as process:
         until(process, "rolling 1 device(s) back")
         process.kill()
     assert bundles.whole_release(devices.root("d01")) in {old.digest, new.digest}
-    report = rolled_out(devices, new, *words, "--wait", 10, "--html", tmp_path / "page.html", code=5)
-    assert [one["state"] for one in report["devices"]] == ["done", "returned", "failed"]
+    report = rolled_out(devices, new, *options, "--wait", 10, "--html", tmp_path / "page.html", code=5)
+    assert [device["state"] for device in report["devices"]] == ["done", "returned", "failed"]
     assert [bundles.whole_release(devices.root(name)) for name in devices.entries] == [
         new.digest,
         old.digest,
@@ -88,15 +88,15 @@ def test_a_slot_is_rolled_out_beside_what_devices_run(fleet, packages):
     devices.write()
     rolled_out(devices, old, "--waves", "100%")
     report = rolled_out(devices, new, "--waves", "100%", "--slot", "detector", "--fresh")
-    assert (report["slot"], [one["before"] for one in report["devices"]]) == ("detector", [""] * 3)
+    assert (report["slot"], [device["before"] for device in report["devices"]]) == ("detector", [""] * 3)
     for name in devices.entries:
         assert bundles.whole_release(devices.root(name)) == old.digest
         assert bundles.whole_release(devices.root(name) / "slots" / "detector") == new.digest
-    words = ("--fleet", devices.path, "--state", devices.folder / "rollout.json", "--waves", "100%")
-    assert "slot: slot detector, and now no slot" in toolchain("rollout", new.folder, *words).err
-    words = ("affected", "pkg:pypi/apache-tvm", "--fleet", devices.path, "--releases", new.folder, "--json")
-    answer = json.loads(toolchain(*words).out)
-    assert [(one["state"], one["digest"]) for one in answer["devices"]] == [("affected", new.digest)] * 3
+    command = ("--fleet", devices.path, "--state", devices.folder / "rollout.json", "--waves", "100%")
+    assert "slot: slot detector, and now no slot" in toolchain("rollout", new.folder, *command).err
+    command = ("affected", "pkg:pypi/apache-tvm", "--fleet", devices.path, "--releases", new.folder, "--json")
+    answer = json.loads(toolchain(*command).out)
+    assert [(device["state"], device["digest"]) for device in answer["devices"]] == [("affected", new.digest)] * 3
 
 
 def test_devices_whose_releases_contain_a_component(fleet, packages, tmp_path):
@@ -106,17 +106,17 @@ def test_devices_whose_releases_contain_a_component(fleet, packages, tmp_path):
     rolled_out(devices, old, "--waves", "100%")
     devices.entries["d01"] = f'board = "{fleets.BOARD}"\nhost = "127.0.0.1:1"\n'
     devices.write()
-    words = ("affected", "pkg:pypi/apache-tvm", "--fleet", devices.path, "--releases")
+    command = ("affected", "pkg:pypi/apache-tvm", "--fleet", devices.path, "--releases")
     for release, state in ((old, "affected"), (new, "unknown")):
-        seen = toolchain(*words, release.folder, "--json")
-        assert seen.code == 0, seen.err
-        answer = json.loads(seen.out)
+        outcome = toolchain(*command, release.folder, "--json")
+        assert outcome.code == 0, outcome.err
+        answer = json.loads(outcome.out)
         assert [entry["product"]["digest"] for entry in answer["releases"]] == [release.digest]
         assert [device["state"] for device in answer["devices"]] == [state, "unreachable", state]
     vex = tmp_path / "vex.json"
-    table = toolchain(*words, old.folder, "--vex", vex).out
+    table = toolchain(*command, old.folder, "--vex", vex).out
     assert json.loads(vex.read_text())["vulnerabilities"][0]["analysis"]["state"] == "in_triage"
-    again = toolchain(*words, old.folder, "--vex", vex)
+    again = toolchain(*command, old.folder, "--vex", vex)
     assert (again.code, "is not replaced" in again.err) == (2, True)
     assert "d01" in table
     assert "1 of 1 releases contain it" in table
@@ -160,14 +160,14 @@ def test_what_one_device_answers_hurts_no_other(fleet, packages, tmp_path):
     with hostile_sshd.running(tmp_path, chatter) as (address, _options):
         host, _, port = address.rpartition("@")[2].partition(":")
         config = tmp_path / "config"
-        known = f"UserKnownHostsFile {tmp_path / 'known'}\n  GlobalKnownHostsFile none"
-        config.write_text(f"Host board\n  HostName {host}\n  Port {port}\n  User me\n  {known}\n")
+        host_options = f"UserKnownHostsFile {tmp_path / 'known'}\n  GlobalKnownHostsFile none"
+        config.write_text(f"Host board\n  HostName {host}\n  Port {port}\n  User me\n  {host_options}\n")
         devices.add("a-hostile-one", dataclasses.replace(server, config=config))
         devices.write()
         report = rolled_out(devices, new, "--waves", "100%", "--stop-after", 2, code=4)
-    found = {one["name"]: one for one in report["devices"]}
-    assert found.pop("a-hostile-one")["kind"] == "device"
-    assert {one["state"] for one in found.values()} == {"done"}
+    devices_by_name = {device["name"]: device for device in report["devices"]}
+    assert devices_by_name.pop("a-hostile-one")["kind"] == "device"
+    assert {device["state"] for device in devices_by_name.values()} == {"done"}
     assert "\x1b" not in (devices.folder / "rollout.json").read_text()
 
 
@@ -179,9 +179,9 @@ def test_a_changed_package_and_a_changed_fleet_are_refused_by_name(fleet, packag
     assert "another package" in rolled_out(devices, new, "--waves", "100%", code=2)["error"]["message"]
     devices.add("d03", server)
     devices.write()
-    said = rolled_out(devices, old, "--waves", "100%", code=2)["error"]
-    assert "other devices" in said["message"]
-    assert "1 new, such as d03" in said["details"]
+    error = rolled_out(devices, old, "--waves", "100%", code=2)["error"]
+    assert "other devices" in error["message"]
+    assert "1 new, such as d03" in error["details"]
 
 
 @pytest.fixture
@@ -189,10 +189,10 @@ def small(tmp_path):
     """A small file system; None where none can be mounted."""
     point = tmp_path / "small"
     point.mkdir()
-    made = os.geteuid() == 0 and subprocess.run(
+    mounted = os.geteuid() == 0 and subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", point], capture_output=True, check=False
     )
-    if made is False or made.returncode != 0:
+    if mounted is False or mounted.returncode != 0:
         yield None
         return
     try:
@@ -207,12 +207,12 @@ def test_it_is_killed_stops_and_goes_on(packages, program, tmp_path, small, caps
     with contextlib.ExitStack() as stack:
         fleet, server = stack.enter_context(fleets.running(tmp_path / "fleet", 0))
         faults, ill = Faults(fleet, server, small, stack), places(COUNT)
-        for place in range(COUNT):
-            if kind := ill.get(f"d{place:02}"):
-                faults.add(kind, f"d{place:02}")
+        for position in range(COUNT):
+            if kind := ill.get(f"d{position:02}"):
+                faults.add(kind, f"d{position:02}")
             else:
-                fleet.add(f"d{place:02}", server)
-            deploy_client.plain_deploy(old, program, fleet.root(f"d{place:02}"))
+                fleet.add(f"d{position:02}", server)
+            deploy_client.plain_deploy(old, program, fleet.root(f"d{position:02}"))
         faults.begin()
         fleet.write()
         campaign = Campaign(fleet, ill, old.digest, new)
@@ -220,8 +220,8 @@ def test_it_is_killed_stops_and_goes_on(packages, program, tmp_path, small, caps
         campaign.stop_and_go_on()
         faults.mend()
         report = campaign.run("--stop-after", 1, code=0)
-    assert Counter(one["state"] for one in report["devices"]) == {"done": COUNT}
-    assert {one["before"] for one in report["devices"]} == {f"sha256:{old.digest}"}
+    assert Counter(device["state"] for device in report["devices"]) == {"done": COUNT}
+    assert {device["before"] for device in report["devices"]} == {f"sha256:{old.digest}"}
     with capsys.disabled():
         print("\n" + "\n".join(campaign.told))  # noqa: T201 - the figures that are asked for
 
@@ -248,30 +248,30 @@ def test_an_interrupt_ends_in_good_order(fleet, packages, tmp_path):
     assert_finishes(devices, None, new)
 
 
-def start(fleet: Fleet, made, *words) -> subprocess.Popen[str]:
-    fixed = (made.folder, "--fleet", fleet.path, "--state", fleet.folder / "rollout.json", "--budget", 0)
-    return fleets.started(fleet.folder, *fixed, *words)
+def start(fleet: Fleet, release, *arguments) -> subprocess.Popen[str]:
+    fixed = (release.folder, "--fleet", fleet.path, "--state", fleet.folder / "rollout.json", "--budget", 0)
+    return fleets.started(fleet.folder, *fixed, *arguments)
 
 
-def until(process: subprocess.Popen[str], words: str) -> None:
+def until(process: subprocess.Popen[str], text: str) -> None:
     """Wait until a roll-out says a line that begins so."""
-    while (line := process.stderr.readline()) and not line.startswith(words):
+    while (line := process.stderr.readline()) and not line.startswith(text):
         pass
 
 
-def killed(fleet: Fleet, made, after_s: float, *words) -> None:
+def killed(fleet: Fleet, release, after_s: float, *arguments) -> None:
     """Kill a roll-out some seconds after it began with a group."""
-    with start(fleet, made, *words) as process:
+    with start(fleet, release, *arguments) as process:
         until(process, "group ")
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=after_s)
         process.kill()
 
 
-def assert_finishes(fleet: Fleet, old, new, *words) -> None:
+def assert_finishes(fleet: Fleet, old, new, *arguments) -> None:
     """The next run brings every device to the new release, and makes it current on each exactly once."""
-    report = rolled_out(fleet, new, *(words or ("--waves", "100%")))
-    assert Counter(one["state"] for one in report["devices"]) == {"done": len(fleet.entries)}
+    report = rolled_out(fleet, new, *(arguments or ("--waves", "100%")))
+    assert Counter(device["state"] for device in report["devices"]) == {"done": len(fleet.entries)}
     for name in fleet.entries:
         assert bundles.whole_release(fleet.root(name)) == new.digest
         assert fleet.generations(name) == [*([old.digest] if old else []), new.digest]
@@ -285,10 +285,10 @@ class Campaign:
         self.told: list[str] = []
         self.words = ("--waves", "1,10%,100%", "--parallel", 8, "--wait", 5)
 
-    def run(self, *words, code):
+    def run(self, *arguments, code):
         began, before = time.monotonic(), self.done()
-        report = rolled_out(self.fleet, self.new, *self.words, *words, code=code)
-        self.look(f"{' '.join(map(str, words))}: {time.monotonic() - began:.1f} s", before)
+        report = rolled_out(self.fleet, self.new, *self.words, *arguments, code=code)
+        self.look(f"{' '.join(map(str, arguments))}: {time.monotonic() - began:.1f} s", before)
         return report
 
     def kill_and_go_on(self, times: int) -> None:
@@ -302,34 +302,34 @@ class Campaign:
     def stop_and_go_on(self) -> None:
         """Let it stop with the first failure; then allow for all, and see that each is named with its exit code."""
         report = self.run("--stop-after", 1, code={4, 5, 75})
-        assert 1 <= sum(one["state"] == "failed" for one in report["devices"]) <= len(KINDS)
+        assert 1 <= sum(device["state"] == "failed" for device in report["devices"]) <= len(KINDS)
         report = self.run("--stop-after", 8, code=5)
-        failed = {one["name"]: one for one in report["devices"] if one["state"] == "failed"}
-        assert {name: one["kind"] for name, one in failed.items()} == self.ill
-        assert {one["kind"]: one["exit_code"] for one in failed.values()} == KINDS
-        assert all(one["error"] and one["hint"] for one in failed.values())
-        assert {one["after"] for one in failed.values()} <= {None, f"sha256:{self.old}"}
-        assert sum(one["state"] == "done" for one in report["devices"]) == COUNT - len(KINDS)
+        failed = {device["name"]: device for device in report["devices"] if device["state"] == "failed"}
+        assert {name: failure["kind"] for name, failure in failed.items()} == self.ill
+        assert {failure["kind"]: failure["exit_code"] for failure in failed.values()} == KINDS
+        assert all(failure["error"] and failure["hint"] for failure in failed.values())
+        assert {failure["after"] for failure in failed.values()} <= {None, f"sha256:{self.old}"}
+        assert sum(device["state"] == "done" for device in report["devices"]) == COUNT - len(KINDS)
 
     def done(self) -> dict[str, str]:
         """Return what the state says of each device that is done."""
         path = self.fleet.folder / "rollout.json"
         devices = json.loads(path.read_text())["devices"] if path.exists() else {}
-        return {name: one for name, one in devices.items() if one["state"] == "done"}
+        return {name: device for name, device in devices.items() if device["state"] == "done"}
 
-    def look(self, what: str, before: dict[str, str]) -> None:
+    def look(self, moment: str, before: dict[str, str]) -> None:
         """See that no device is neither old nor new, that none was made current twice, and that done ones were left."""
         devices = json.loads((self.fleet.folder / "rollout.json").read_text())["devices"]
         assert {name: devices[name] for name in before} == before
-        found = {name: bundles.whole_release(self.fleet.root(name)) for name in self.fleet.entries}
-        assert set(found.values()) <= {self.old, self.new.digest}
-        for name, digest in found.items():
-            made = self.fleet.generations(
+        releases = {name: bundles.whole_release(self.fleet.root(name)) for name in self.fleet.entries}
+        assert set(releases.values()) <= {self.old, self.new.digest}
+        for name, digest in releases.items():
+            generations = self.fleet.generations(
                 name
             )  # one that was tried, or was killed before the switch, leaves its number
-            assert made in ([self.old], [self.old, self.new.digest])
-            assert digest == made[-1] or devices[name]["state"] != "done"
+            assert generations in ([self.old], [self.old, self.new.digest])
+            assert digest == generations[-1] or devices[name]["state"] != "done"
             assert digest == self.new.digest or devices[name]["state"] != "done"
-        states = Counter(one["state"] for one in devices.values())
-        new = sum(digest == self.new.digest for digest in found.values())
-        self.told.append(f"{what}; {dict(states)}, {new} run the new release, {len(found) - new} the old one")
+        states = Counter(device["state"] for device in devices.values())
+        new = sum(digest == self.new.digest for digest in releases.values())
+        self.told.append(f"{moment}; {dict(states)}, {new} run the new release, {len(releases) - new} the old one")

@@ -42,13 +42,13 @@ def cases(kind):
 @pytest.mark.parametrize(("name", "dtype"), KINDS)
 def test_all_are_right(name, dtype, tmp_path):
     processors.require_one(name)
-    wrong, found = [], cases((name, dtype))
-    for first in range(0, len(found), AT_ONCE):
-        part = found[first : first + AT_ONCE]
-        proto, feeds, owners = row_kernels.network(part, dtype)
-        single, _, _ = row_kernels.network(part, "float32")
-        wanted = nets.run(single, {name: array.astype(np.float32) for name, array in feeds.items()})
+    wrong, kernel_cases = [], cases((name, dtype))
+    for first in range(0, len(kernel_cases), AT_ONCE):
+        chunk = kernel_cases[first : first + AT_ONCE]
+        proto, feeds, owners = row_kernels.network(chunk, dtype)
+        single, _, _ = row_kernels.network(chunk, "float32")
+        expected = nets.run(single, {name: array.astype(np.float32) for name, array in feeds.items()})
         results = processors.computed(name, proto, feeds, tmp_path / str(first))
-        differences = map(processors.difference, results, wanted)
+        differences = map(processors.difference, results, expected)
         wrong += [(str(case), gap) for case, gap in zip(owners, differences, strict=True) if gap > LIMIT[dtype]]
     assert wrong == []

@@ -29,23 +29,23 @@ def server(tmp_path_factory):
 @pytest.fixture
 def device(server, tiny_for_ssh, tmp_path):
     """What every command for a device that has a release begins with."""
-    words = ["--board", "x86_64", "--host", server.host, "-i", server.key_file, "--known-hosts", server.known_hosts]
-    words += ["--root", tmp_path / "device"]
-    done("deploy", tiny_for_ssh.folder, *words, "--budget", 0)
-    return words
+    options = ["--board", "x86_64", "--host", server.host, "-i", server.key_file, "--known-hosts", server.known_hosts]
+    options += ["--root", tmp_path / "device"]
+    done("deploy", tiny_for_ssh.folder, *options, "--budget", 0)
+    return options
 
 
-def expected(made):
-    weights = list(tensors.load(made.folder / bundle.PARAMS).values())
-    product, offset = (next(one for one in weights if one.ndim == rank) for rank in (2, 1))
+def expected(release):
+    weights = list(tensors.load(release.folder / bundle.PARAMS).values())
+    product, offset = (next(weight for weight in weights if weight.ndim == rank) for rank in (2, 1))
     return np.maximum(X @ product + offset, 0)
 
 
 def test_over_ssh(device, tiny_for_ssh, tmp_path, monkeypatch):
     monkeypatch.setattr(sampling, "_PIECE_SAMPLES", 2)
     np.savez(tmp_path / "x.npz", x=X)
-    found = parsed("run", *device, "--input", tmp_path / "x.npz", "-o", tmp_path / "y.npz")
-    assert (found["samples"], found["pieces"]) == (3, 2)
+    report = parsed("run", *device, "--input", tmp_path / "x.npz", "-o", tmp_path / "y.npz")
+    assert (report["samples"], report["pieces"]) == (3, 2)
     np.testing.assert_allclose(np.load(tmp_path / "y.npz")["y"], expected(tiny_for_ssh), rtol=1e-4, atol=1e-5)
     assert bundles.whole_release(tmp_path / "device") == tiny_for_ssh.digest
 
@@ -54,9 +54,9 @@ def test_by_hand(device, server, tiny_for_ssh, tmp_path):
     """The lines of the page, with folders of this test's: Python on this machine, and the rest on the device."""
     page = (ROOT / "docs/device.md").read_text(encoding="utf-8").partition("### By hand")[2].partition("\n## ")[0]
     python, shell = (re.search(rf"```{kind}\n(.*?)```", page, re.DOTALL)[1] for kind in ("python", "sh"))
-    written = python.replace('numpy.zeros((3, 1, 8), "float32")', "numpy.load('x.npy')").partition("print")[0]
+    program_text = python.replace('numpy.zeros((3, 1, 8), "float32")', "numpy.load('x.npy')").partition("print")[0]
     np.save(tmp_path / "x.npy", X)
-    subprocess.run([sys.executable, "-c", written], cwd=tmp_path, check=True)
+    subprocess.run([sys.executable, "-c", program_text], cwd=tmp_path, check=True)
     script = shell.replace("~/.local/share/edge-toolchain", str(tmp_path / "device")).replace("~/", f"{tmp_path}/")
     subprocess.run(["ssh", "-F", server.config, "board", script], check=True)
     np.testing.assert_allclose(
@@ -67,12 +67,12 @@ def test_by_hand(device, server, tiny_for_ssh, tmp_path):
 @pytest.mark.nightly
 def test_on_an_emulated_board(virtual_boards, tmp_path):
     kind = board.load("rpi4").resolved()
-    made = bundles.build(tmp_path, rows=8, columns=4, kind=kind, samples=5)
-    words = ["--board", "rpi4", "--host", virtual_boards.name("rpi4"), "--devices", virtual_boards.devices]
-    words_of_deploy = ["deploy", made.folder, *words, "--budget", 0, "--samples", 5, "--threads", 1, "--json", "-"]
+    release = bundles.build(tmp_path, rows=8, columns=4, kind=kind, samples=5)
+    options = ["--board", "rpi4", "--host", virtual_boards.name("rpi4"), "--devices", virtual_boards.devices]
+    words_of_deploy = ["deploy", release.folder, *options, "--budget", 0, "--samples", 5, "--threads", 1, "--json", "-"]
     deployed = json.loads(done(*words_of_deploy).out)
     assert (deployed["fidelity"]["samples"], deployed["fidelity"]["flips"]) == (5, 0)
     np.savez(tmp_path / "x.npz", x=X)
-    found = parsed("run", *words, "--input", tmp_path / "x.npz", "-o", tmp_path / "y.npz", "--threads", 1)
-    assert found["emulated"] is True
-    np.testing.assert_allclose(np.load(tmp_path / "y.npz")["y"], expected(made), rtol=1e-4, atol=1e-5)
+    report = parsed("run", *options, "--input", tmp_path / "x.npz", "-o", tmp_path / "y.npz", "--threads", 1)
+    assert report["emulated"] is True
+    np.testing.assert_allclose(np.load(tmp_path / "y.npz")["y"], expected(release), rtol=1e-4, atol=1e-5)

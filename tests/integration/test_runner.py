@@ -120,20 +120,20 @@ class Release:
     def smoke(self, **files: Path) -> subprocess.CompletedProcess[str]:
         return self.run("--max-runs", "0", **files)
 
-    def fails(self, code: int, *words: str, **files: Path) -> None:
+    def fails(self, code: int, *arguments: str, **files: Path) -> None:
         """Expect one clear line and the exit code from a smoke run, and no output file."""
-        check_fault(self.smoke(**files), code, *words)
+        check_fault(self.smoke(**files), code, *arguments)
         assert not files.get("outputs", self.outputs).is_file()
 
 
-def check_fault(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
-    assert done.returncode == code, done.stderr
-    assert done.stdout == ""
-    assert done.stderr.startswith("runner: ")
-    assert done.stderr.endswith("\n")
-    assert done.stderr.count("\n") == 1, done.stderr
-    for word in words:
-        assert word in done.stderr
+def check_fault(completed: subprocess.CompletedProcess[str], code: int, *arguments: str) -> None:
+    assert completed.returncode == code, completed.stderr
+    assert completed.stdout == ""
+    assert completed.stderr.startswith("runner: ")
+    assert completed.stderr.endswith("\n")
+    assert completed.stderr.count("\n") == 1, completed.stderr
+    for text in arguments:
+        assert text in completed.stderr
 
 
 @pytest.fixture
@@ -155,18 +155,18 @@ def release(runner, library, tmp_path):
         "someone": {"else's": ["key"]},
     }
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    made = Release(runner, folder, tmp_path / "in.safetensors", tmp_path / "out.safetensors", tmp_path / "report.json")
-    save_file({"x": X}, made.inputs, metadata={"made-by": "test"})
-    return made
+    built = Release(runner, folder, tmp_path / "in.safetensors", tmp_path / "out.safetensors", tmp_path / "report.json")
+    save_file({"x": X}, built.inputs, metadata={"made-by": "test"})
+    return built
 
 
 # --- what works ----------------------------------------------------------------------------------------------
 
 
 def test_version_is_one_json_line(runner):
-    done = subprocess.run([runner, "--version"], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.count("\n") == 1
-    assert json.loads(done.stdout) == {
+    completed = subprocess.run([runner, "--version"], capture_output=True, text=True, check=True, timeout=60)
+    assert completed.stdout.count("\n") == 1
+    assert json.loads(completed.stdout) == {
         "device": "0.1.0",
         "tvm": "0.27.0.post1",
         "tvm_ffi": "0.1.14.post1",
@@ -175,23 +175,23 @@ def test_version_is_one_json_line(runner):
 
 
 def test_help_names_every_option(runner):
-    done = subprocess.run([runner, "--help"], capture_output=True, text=True, check=True, timeout=60)
+    completed = subprocess.run([runner, "--help"], capture_output=True, text=True, check=True, timeout=60)
     for option in ("release", "inputs", "outputs", "report", "warmup-runs", "min-runs", "max-runs", "progress"):
-        assert f"--{option}" in done.stdout
+        assert f"--{option}" in completed.stdout
 
 
 def test_works_from_any_folder(runner, release, tmp_path):
     moved = tmp_path / "elsewhere"
     shutil.copytree(runner.parent, moved)
     release.runner = moved / "runner"
-    done = release.smoke()
-    assert done.returncode == 0, done.stderr
+    completed = release.smoke()
+    assert completed.returncode == 0, completed.stderr
 
 
 def test_outputs_and_report(release):
     limits = ("--warmup-runs", "2", "--min-runs", "4", "--max-runs", "9", "--budget-ms", "50")
-    done = release.run(*limits, "--threads", "1")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    completed = release.run(*limits, "--threads", "1")
+    assert (completed.returncode, completed.stdout, completed.stderr) == (0, "", "")
     np.testing.assert_allclose(load_file(release.outputs)["y"], np.maximum(X @ W + B, 0), rtol=1e-5)
 
     report = json.loads(release.report.read_text())
@@ -261,8 +261,8 @@ def test_who_takes_the_cpu_away_is_counted(release):
     cpu = min(os.sched_getaffinity(0))
     other = subprocess.Popen([sys.executable, "-c", f"import os; os.sched_setaffinity(0, {{{cpu}}})\nwhile True: pass"])
     try:
-        words = ("--threads", "1", "--budget-ms", "500", "--max-runs", "10000000")
-        subprocess.run(["taskset", "-c", str(cpu), *release.command(), *words], check=True, timeout=60)
+        options = ("--threads", "1", "--budget-ms", "500", "--max-runs", "10000000")
+        subprocess.run(["taskset", "-c", str(cpu), *release.command(), *options], check=True, timeout=60)
     finally:
         other.kill()
         other.wait()
@@ -277,9 +277,9 @@ def test_no_timed_runs(release):
 
 
 def test_progress_is_at_most_one_line_per_second(release):
-    done = release.run("--progress", "--budget-ms", "1500", "--max-runs", "10000000")
-    assert done.returncode == 0
-    lines = done.stderr.splitlines()
+    completed = release.run("--progress", "--budget-ms", "1500", "--max-runs", "10000000")
+    assert completed.returncode == 0
+    lines = completed.stderr.splitlines()
     assert len(lines) == 1
     assert " runs in 1." in lines[0]
 
@@ -300,13 +300,13 @@ def test_threads_default_to_the_affinity_mask(release):
 def test_each_thread_has_a_cpu_of_its_own_or_they_share_all(release, options):
     mask = os.sched_getaffinity(0)
     # TVM lets the thread that launches kernels, which works as well, go where the others leave room.
-    wanted = [mask] * len(mask) if options else sorted([mask, *({cpu} for cpu in sorted(mask)[1:])], key=sorted)
+    expected_masks = [mask] * len(mask) if options else sorted([mask, *({cpu} for cpu in sorted(mask)[1:])], key=sorted)
     deadline = time.monotonic() + 10
     with release.start("--budget-ms", "20000", "--max-runs", "10000000", *options) as process:
-        while (found := masks_of(process.pid)) != wanted and time.monotonic() < deadline:
+        while (masks := masks_of(process.pid)) != expected_masks and time.monotonic() < deadline:
             time.sleep(0.05)
         process.kill()
-    assert found == wanted
+    assert masks == expected_masks
 
 
 def masks_of(pid: int) -> list[set[int]]:
@@ -327,8 +327,8 @@ def test_dtypes_round_trip(release):
     renamed = {f"2{name}": array for name, array in KINDS.items()}
     release.manifest(entry="kinds", inputs=specs(KINDS), outputs=specs(renamed), params_order=[])
     save_file(KINDS, release.inputs)
-    done = release.smoke()
-    assert done.returncode == 0, done.stderr
+    completed = release.smoke()
+    assert completed.returncode == 0, completed.stderr
     outputs = load_file(release.outputs)
     for name, array in KINDS.items():
         expected = ~array if array.dtype == bool else array + array
@@ -347,7 +347,7 @@ def test_present_cpu_features_are_accepted(release):
 
 
 @pytest.mark.parametrize(
-    ("extra", "words"),
+    ("extra", "message"),
     [
         (["--warp"], ['unknown option "--warp"']),
         (["surplus"], ['unknown option "surplus"']),
@@ -361,13 +361,13 @@ def test_present_cpu_features_are_accepted(release):
     ],
     ids=lambda value: "_".join(value) if isinstance(value, list) else None,
 )
-def test_wrong_command_line(release, extra, words):
-    check_fault(release.run(*extra), USAGE, *words)
+def test_wrong_command_line(release, extra, message):
+    check_fault(release.run(*extra), USAGE, *message)
 
 
 def test_missing_option(runner):
-    done = subprocess.run([runner], capture_output=True, text=True, check=False, timeout=60)
-    check_fault(done, USAGE, "--release is missing")
+    completed = subprocess.run([runner], capture_output=True, text=True, check=False, timeout=60)
+    check_fault(completed, USAGE, "--release is missing")
 
 
 def test_unwritable_outputs(release, tmp_path):
@@ -420,16 +420,16 @@ def test_missing_file_of_the_release(release, name):
 
 @pytest.mark.parametrize("key", ["library", "params"])
 @pytest.mark.parametrize(
-    ("name", "word"),
+    ("name", "message"),
     [("../x", '".."'), ("a/../../x", '".."'), ("..", '".."'), ("/etc/passwd", "relative"), ("", "empty")],
 )
-def test_file_names_stay_inside_the_release(release, key, name, word):
+def test_file_names_stay_inside_the_release(release, key, name, message):
     release.manifest(**{key: name})
-    release.fails(INPUT, word, "manifest.json")
+    release.fails(INPUT, message, "manifest.json")
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"entry": None}, ['no key "entry"']),
         ({"params_order": None}, ['no key "params_order"']),
@@ -459,9 +459,9 @@ def test_file_names_stay_inside_the_release(release, key, name, word):
     ],
     ids=lambda value: "_".join(value) if isinstance(value, dict) else None,
 )
-def test_wrong_manifest(release, changes, words):
+def test_wrong_manifest(release, changes, message):
     release.manifest(**changes)
-    release.fails(INPUT, *words)
+    release.fails(INPUT, *message)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"a": 1} x', '{"\n": 1}', "[" * 1_000_000])
@@ -515,24 +515,26 @@ FAULTY_FILES = {
 
 @pytest.mark.parametrize("name", FAULTY_FILES)
 def test_faulty_safetensors(release, name):
-    content, word = FAULTY_FILES[name]
+    content, message = FAULTY_FILES[name]
     release.inputs.write_bytes(content)
-    release.fails(INPUT, word, release.inputs.name)
+    release.fails(INPUT, message, release.inputs.name)
 
 
 def mutated(rng: random.Random, valid: bytes) -> bytes:
     data = bytearray(valid)
     for _ in range(rng.randint(1, 4)):
-        at = rng.randrange(min(len(data), 160))  # mostly the size field and the header, where the risk is
+        position = rng.randrange(min(len(data), 160))  # mostly the size field and the header, where the risk is
         kind = rng.randrange(5)
         if kind == 0:
-            data[at] = rng.randrange(256)
+            data[position] = rng.randrange(256)
         elif kind == 1:
-            data[at] ^= 1 << rng.randrange(8)
+            data[position] ^= 1 << rng.randrange(8)
         elif kind == 2:
-            data[at:at] = rng.choice([b"[", b"{", b'"', b"\\", b"\\u12", b"9" * 19, b"-", b",", b"\0", b"e9"])
+            data[position:position] = rng.choice(
+                [b"[", b"{", b'"', b"\\", b"\\u12", b"9" * 19, b"-", b",", b"\0", b"e9"]
+            )
         elif kind == 3:
-            del data[at : at + rng.randint(1, 8)]
+            del data[position : position + rng.randint(1, 8)]
         else:
             del data[rng.randrange(len(data)) :]
         if not data:
@@ -547,10 +549,10 @@ def test_fuzzed_safetensors_never_crash_the_reader(release):
     for _ in range(400):
         content = mutated(rng, valid)
         release.inputs.write_bytes(content)
-        done = release.smoke()
-        assert done.returncode in {0, INPUT}, (done, content)
-        if done.returncode == INPUT:
-            check_fault(done, INPUT)
+        completed = release.smoke()
+        assert completed.returncode in {0, INPUT}, (completed, content)
+        if completed.returncode == INPUT:
+            check_fault(completed, INPUT)
             refused += 1
     assert refused > 200
 

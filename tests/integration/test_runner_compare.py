@@ -49,13 +49,20 @@ class Device:
     library: Path
     folder: Path
 
-    def run(self, entry: str, given: tensors.Tensors, expected: tensors.Tensors, *extra: str, bound: Bound | None):
+    def run(
+        self,
+        entry: str,
+        outputs_of_device: tensors.Tensors,
+        expected: tensors.Tensors,
+        *extra: str,
+        bound: Bound | None,
+    ):
         release = self.folder / "release"
         release.mkdir(exist_ok=True)
         if not (release / "model.so").exists():
             (release / "model.so").symlink_to(self.library)
             tensors.save(release / "params.safetensors", {"none": np.zeros(1, np.float32)})
-        specs = [{"name": n, "shape": list(a.shape), "dtype": str(a.dtype)} for n, a in given.items()]
+        specs = [{"name": n, "shape": list(a.shape), "dtype": str(a.dtype)} for n, a in outputs_of_device.items()]
         outputs = [dict(spec) for spec in specs]
         if bound:
             outputs[0]["bound"] = {"axis": bound.axis, "count": bound.count}
@@ -71,12 +78,12 @@ class Device:
             "target": {"kind": "llvm"},
         }
         (release / "manifest.json").write_text(json.dumps(manifest))
-        for name, arrays in (("in", given), ("expected", expected)):
+        for name, arrays in (("in", outputs_of_device), ("expected", expected)):
             tensors.save(self.folder / name, arrays)
-        words = ["--release", release, "--inputs", self.folder / "in", "--outputs", self.folder / "out"]
-        words += ["--report", self.folder / "report", "--max-runs", "0", "--threads", "1"]
-        words += ["--expected", self.folder / "expected", *extra]
-        return subprocess.run([self.runner, *words], capture_output=True, text=True, check=False, timeout=60)
+        options = ["--release", release, "--inputs", self.folder / "in", "--outputs", self.folder / "out"]
+        options += ["--report", self.folder / "report", "--max-runs", "0", "--threads", "1"]
+        options += ["--expected", self.folder / "expected", *extra]
+        return subprocess.run([self.runner, *options], capture_output=True, text=True, check=False, timeout=60)
 
 
 @pytest.fixture
@@ -98,25 +105,25 @@ def values(stream: np.random.Generator, dtype: str) -> np.ndarray:
 def changed(stream: np.random.Generator, value: np.ndarray) -> np.ndarray:
     """Return a tensor that is the same, nearly so, a little off, or off by a NaN or an infinity."""
     other = value.copy()
-    place = tuple(stream.integers(0, size) for size in SHAPE)
+    index = tuple(stream.integers(0, size) for size in SHAPE)
     kind = stream.integers(5)
     if value.dtype.kind == "f":
         masks = [np.nan, np.inf, -np.inf, np.finfo(value.dtype).min, np.finfo(value.dtype).max]
         if kind == 1:
             other = (value * (1 + stream.standard_normal(SHAPE) * 10.0 ** stream.integers(-7, 0))).astype(value.dtype)
         elif kind == 2:
-            other[place] = stream.choice(masks)
+            other[index] = stream.choice(masks)
         elif kind == 3:
-            value[place], other[place] = stream.choice(masks, 2)
+            value[index], other[index] = stream.choice(masks, 2)
             if stream.integers(2):
-                value[place] = other[place]
+                value[index] = other[index]
         elif kind == 4:
             value[...] = other[...] = stream.choice([0, np.nan, masks[-1]])
-            other[place] = stream.choice([0, 1e-5, np.nan])
+            other[index] = stream.choice([0, 1e-5, np.nan])
     elif kind > 1:
-        other[place] = values(stream, str(value.dtype))[place]
+        other[index] = values(stream, str(value.dtype))[index]
     elif kind == 1 and value.dtype.kind in "iu":
-        other[place] ^= 1
+        other[index] ^= 1
     return other
 
 
@@ -125,21 +132,27 @@ def test_it_judges_as_the_host_does(device, dtype):
     stream = np.random.default_rng(DTYPES.index(dtype))
     verdicts = set()
     for index in range(CASES):
-        wanted = values(stream, dtype)
-        got = changed(stream, wanted)
+        reference = values(stream, dtype)
+        got = changed(stream, reference)
         tolerance = (None, 0.0, 0.3)[index % 3]
         extra = () if tolerance is None else ("--tolerance", repr(tolerance))
-        done = device.run(dtype, {"x": got}, {"x": wanted}, *extra, bound=None)
-        found = tensors.compare({"x": got}, {"x": wanted}, tolerance)
-        assert done.returncode == (0 if found.ok else DIFFERENT), (got, wanted, tolerance, found, done)
-        verdicts.add(found.ok)
-        if found.ok:
-            told = json.loads(done.stdout)
-            assert told["tolerance"] == found.tolerance
-            assert told["max_abs"] == pytest.approx(found.max_abs, rel=1e-15)
-            assert told["max_rel"] == pytest.approx(found.max_rel, rel=1e-15)
+        completed = device.run(dtype, {"x": got}, {"x": reference}, *extra, bound=None)
+        difference = tensors.compare({"x": got}, {"x": reference}, tolerance)
+        assert completed.returncode == (0 if difference.ok else DIFFERENT), (
+            got,
+            reference,
+            tolerance,
+            difference,
+            completed,
+        )
+        verdicts.add(difference.ok)
+        if difference.ok:
+            report = json.loads(completed.stdout)
+            assert report["tolerance"] == difference.tolerance
+            assert report["max_abs"] == pytest.approx(difference.max_abs, rel=1e-15)
+            assert report["max_rel"] == pytest.approx(difference.max_rel, rel=1e-15)
         else:
-            assert f"tolerance {found.tolerance:.3g}" in done.stderr
+            assert f"tolerance {difference.tolerance:.3g}" in completed.stderr
     assert verdicts == {True, False}
 
 
@@ -148,63 +161,63 @@ def test_it_judges_as_the_host_does(device, dtype):
 def test_an_output_with_a_bound_is_cut_as_on_the_host(device, axis, count):
     bound = Bound(axis, "n")
     specs = [TensorSpec("x", SHAPE, "float32", bound), TensorSpec("n", (), "int64")]
-    given = {"x": np.arange(12, dtype=np.float32).reshape(SHAPE), "n": np.array(count, np.int64)}
-    wanted = {"x": given["x"].take(range(2), axis) + np.float32(1e-6)}
+    outputs = {"x": np.arange(12, dtype=np.float32).reshape(SHAPE), "n": np.array(count, np.int64)}
+    expected = {"x": outputs["x"].take(range(2), axis) + np.float32(1e-6)}
     try:
-        ok = tensors.compare(tensors.cut(given, specs), wanted).ok
+        ok = tensors.compare(tensors.cut(outputs, specs), expected).ok
     except VerificationError:
         ok = False
-    done = device.run("bound", given, wanted, bound=bound)
+    completed = device.run("bound", outputs, expected, bound=bound)
     code = DIFFERENT if 0 <= count <= SHAPE[axis] else FAILED  # what it cannot be is found before
-    assert done.returncode == (0 if ok else code), done
+    assert completed.returncode == (0 if ok else code), completed
     assert ok == (count == 2)
 
 
 def test_what_is_not_alike_is_named(device):
     x = {"x": np.ones(SHAPE, np.float32)}
-    for expected, words in (
+    for expected, message in (
         ({"y": x["x"]}, "no output y"),
         ({"x": x["x"], "y": x["x"]}, "2 outputs are expected, not 1"),
         ({"x": x["x"][:1]}, "float32[3, 4] instead of float32[1, 4]"),
         ({"x": x["x"].astype(np.float64)}, "instead of float64"),
     ):
-        done = device.run("float32", x, expected, bound=None)
-        assert (done.returncode, words in done.stderr) == (DIFFERENT, True), done
+        completed = device.run("float32", x, expected, bound=None)
+        assert (completed.returncode, message in completed.stderr) == (DIFFERENT, True), completed
     assert not (device.folder / "out").exists()
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "nan", "1e-3x"])
 def test_a_wrong_tolerance_is_refused(device, text):
     x = {"x": np.ones(SHAPE, np.float32)}
-    done = device.run("float32", x, x, "--tolerance", text, bound=None)
-    assert done.returncode == (0 if not text else USAGE), done
+    completed = device.run("float32", x, x, "--tolerance", text, bound=None)
+    assert completed.returncode == (0 if not text else USAGE), completed
 
 
 def test_a_file_without_tensors_is_none_to_compare_with(device):
-    done = device.run("float32", {"x": np.ones(SHAPE, np.float32)}, {}, bound=None)
-    assert (done.returncode, "has no tensors" in done.stderr) == (INPUT, True), done
+    completed = device.run("float32", {"x": np.ones(SHAPE, np.float32)}, {}, bound=None)
+    assert (completed.returncode, "has no tensors" in completed.stderr) == (INPUT, True), completed
 
 
-def from_host(device, got, wanted, limits, order, *extra):
+def from_host(device, got, expected, limits, order, *extra):
     """Compare on the device what the host has written for an update, and on the host."""
-    save_expected(device.folder / "host", wanted, limits, order)
-    done = device.run("float32", got, tensors.load(device.folder / "host"), *extra, bound=None)
+    save_expected(device.folder / "host", expected, limits, order)
+    completed = device.run("float32", got, tensors.load(device.folder / "host"), *extra, bound=None)
     tolerance = float(extra[1]) if extra else limits
-    found = rankings.compare(got, wanted, order, tolerance)
-    assert done.returncode == (0 if found.ok else DIFFERENT), (found, done)
-    if found.ok:
-        assert json.loads(done.stdout)["tolerance"] == found.tolerance
-    return found.ok
+    difference = rankings.compare(got, expected, order, tolerance)
+    assert completed.returncode == (0 if difference.ok else DIFFERENT), (difference, completed)
+    if difference.ok:
+        assert json.loads(completed.stdout)["tolerance"] == difference.tolerance
+    return difference.ok
 
 
 def test_the_limit_of_an_output_is_that_of_the_host(device):
-    wanted = {"x": values(np.random.default_rng(0), "float32")}
+    expected = {"x": values(np.random.default_rng(0), "float32")}
     limits = {"x": Limit(1e-2, ROUNDING)}
-    got = {"x": wanted["x"] + np.float32(5e-3 * np.abs(wanted["x"]).max())}
-    assert not from_host(device, got, wanted, None, ())
-    assert from_host(device, got, wanted, limits, ())
-    assert from_host(device, got, wanted, 2e-2, ())
-    assert not from_host(device, got, wanted, limits, (), "--tolerance", "1e-3")
+    got = {"x": expected["x"] + np.float32(5e-3 * np.abs(expected["x"]).max())}
+    assert not from_host(device, got, expected, None, ())
+    assert from_host(device, got, expected, limits, ())
+    assert from_host(device, got, expected, 2e-2, ())
+    assert not from_host(device, got, expected, limits, (), "--tolerance", "1e-3")
 
 
 @pytest.mark.parametrize("spread", [1e-6, 3e-5, 1e-3])
@@ -214,7 +227,7 @@ def test_rows_of_nearly_equal_scores_are_judged_as_on_the_host(device, spread):
     for index in range(2 * CASES):
         scores = np.sort(1 - spread * stream.random((1, SHAPE[0] + 2)))[:, ::-1]
         every = stream.standard_normal((1, SHAPE[0] + 2, SHAPE[1])).astype(np.float32)
-        wanted = {"x": every[0, : SHAPE[0]].copy()}
+        expected = {"x": every[0, : SHAPE[0]].copy()}
         ranking = Ranking(("x",), scores[:, :3], scores[:, 3:], {"x": every[:, 3:]})
         order = stream.permutation(5)[:3] if index % 3 else stream.integers(0, 5, 3)
         got = {"x": every[0, order].copy()}
@@ -222,21 +235,21 @@ def test_rows_of_nearly_equal_scores_are_judged_as_on_the_host(device, spread):
             got["x"].flat[stream.integers(12)] += np.float32(10.0 ** stream.integers(-6, 0))
         limits = (None, {"x": Limit(1e-3, ROUNDING)})[index % 2]
         extra = ("--tolerance", "1e-05") if index % 5 == 4 else ()
-        verdicts.add(from_host(device, got, wanted, limits, (ranking,), *extra))
+        verdicts.add(from_host(device, got, expected, limits, (ranking,), *extra))
     assert verdicts == {True, False}
 
 
 def test_each_part_of_a_batch_has_an_order_of_its_own(device):
     """As an ArgMax has it: rows of one number, and one that came next for each."""
-    wanted = {"x": np.arange(12, dtype=np.float32).reshape(SHAPE)}
-    more = wanted["x"].reshape(12, 1, 1) + 20
+    expected = {"x": np.arange(12, dtype=np.float32).reshape(SHAPE)}
+    more = expected["x"].reshape(12, 1, 1) + 20
     scores = np.linspace(1, 2, 12).reshape(12, 1)
     ranking = Ranking(("x",), scores, scores - 1e-6, {"x": more})
-    got = {"x": wanted["x"].copy()}
+    got = {"x": expected["x"].copy()}
     got["x"].flat[[2, 7]] += 20
-    assert from_host(device, got, wanted, None, (ranking,))
+    assert from_host(device, got, expected, None, (ranking,))
     got["x"].flat[3] += 21
-    assert not from_host(device, got, wanted, None, (ranking,))
+    assert not from_host(device, got, expected, None, (ranking,))
 
 
 @pytest.mark.parametrize(
@@ -252,8 +265,8 @@ def test_each_part_of_a_batch_has_an_order_of_its_own(device):
     ],
 )
 def test_a_ranking_that_does_not_fit_is_refused(device, key, value):
-    wanted = {"x": np.ones(SHAPE, np.float32)}
+    expected = {"x": np.ones(SHAPE, np.float32)}
     ranking = Ranking(("x",), np.ones((1, 3)), np.ones((1, 1)), {"x": np.zeros((1, 1, 4), np.float32)})
-    save_expected(device.folder / "host", wanted, None, (ranking,))
-    done = device.run("float32", wanted, {**tensors.load(device.folder / "host"), key: value}, bound=None)
-    assert done.returncode == INPUT, done
+    save_expected(device.folder / "host", expected, None, (ranking,))
+    completed = device.run("float32", expected, {**tensors.load(device.folder / "host"), key: value}, bound=None)
+    assert completed.returncode == INPUT, completed

@@ -45,45 +45,50 @@ def python_binding():
     return edge_model
 
 
-def flags(sdk: Path, *asked: str) -> list[str]:
+def flags(sdk: Path, *options: str) -> list[str]:
     require("pkg-config", "pkgconf", shutil.which("pkg-config") is not None)
     environment = {**os.environ, "PKG_CONFIG_PATH": str(sdk / "lib" / "pkgconfig")}
-    words = ["pkg-config", *asked, "edge_model"]
-    return subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout.split()
+    command = ["pkg-config", *options, "edge_model"]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
 
 
 def compiled(sdk: Path, source: Path, target: Path, *more: str, static: bool = False) -> Path:
     """Build an application as a reader of the SDK's README does."""
     linked = flags(sdk, "--variable=static") if static else [*flags(sdk, "--libs"), f"-Wl,-rpath,{sdk / 'lib'}"]
-    own = ["g++", "-std=c++17", "-Wall"] if source.suffix == ".cc" else ["gcc", *WARNINGS]
-    subprocess.run([*own, *more, source, *flags(sdk, "--cflags"), "-o", target, *linked, "-lpthread"], check=True)
+    compiler = ["g++", "-std=c++17", "-Wall"] if source.suffix == ".cc" else ["gcc", *WARNINGS]
+    subprocess.run([*compiler, *more, source, *flags(sdk, "--cflags"), "-o", target, *linked, "-lpthread"], check=True)
     return target
 
 
-def ran(*words: object, timeout: float = 120.0, **options) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*map(str, words)], capture_output=True, text=True, check=False, timeout=timeout, **options)
+def ran(*arguments: object, timeout: float = 120.0, **options) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*map(str, arguments)], capture_output=True, text=True, check=False, timeout=timeout, **options
+    )
 
 
 # --- what is in it -------------------------------------------------------------------------------------------------
 
 
 def test_the_library_shows_no_more_than_it_should(sdk):
-    words = ["nm", "-D", "--defined-only", sdk / "lib" / "libedge_model.so.1"]
-    listed = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    command = ["nm", "-D", "--defined-only", sdk / "lib" / "libedge_model.so.1"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     assert sorted(line.split()[-1] for line in listed) == (C / "exports.txt").read_text().split()
 
 
 def test_the_static_library_has_no_other_global_names(sdk):
-    words = ["nm", "--defined-only", "--extern-only", sdk / "lib" / "libedge_model.a"]
-    listed = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    command = ["nm", "--defined-only", "--extern-only", sdk / "lib" / "libedge_model.a"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     names = sorted(line.split()[-1] for line in listed if len(line.split()) == 3)
     assert names == (C / "exports.txt").read_text().split()
 
 
 def test_the_header_is_c99_and_cpp(sdk, tmp_path):
     header = sdk / "include" / "edge_model.h"
-    for words in (["gcc", *WARNINGS], ["g++", "-std=c++11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-x", "c++"]):
-        subprocess.run([*words, "-fsyntax-only", header], check=True)
+    for compiler in (
+        ["gcc", *WARNINGS],
+        ["g++", "-std=c++11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-x", "c++"],
+    ):
+        subprocess.run([*compiler, "-fsyntax-only", header], check=True)
     assert f"#define EDGE_ABI {sdks.ABI}" in header.read_text()
 
 
@@ -95,8 +100,8 @@ def test_a_newer_one_takes_its_place_and_a_strangers_folder_does_not(sdk, tmp_pa
         sdks.RECORD
     }
     (again / "example" / "mine.c").write_text("int mine;\n")
-    seen = toolchain("sdk", "--board", "local", "-o", again)
-    assert (seen.code, "it contains example/mine.c" in seen.err) == (2, True)
+    outcome = toolchain("sdk", "--board", "local", "-o", again)
+    assert (outcome.code, "it contains example/mine.c" in outcome.err) == (2, True)
     assert (again / "example" / "mine.c").read_text() == "int mine;\n"
 
 
@@ -111,53 +116,53 @@ def answers(tiny):
 
 def test_a_guest_leaves_no_traces(sdk, tiny, tmp_path):
     application = compiled(sdk, C / "guest.c", tmp_path / "guest")
-    seen = ran(application, tiny.folder)
-    assert (seen.returncode, seen.stdout, seen.stderr) == (0, "", "")
+    outcome = ran(application, tiny.folder)
+    assert (outcome.returncode, outcome.stdout, outcome.stderr) == (0, "", "")
 
 
 def test_a_plugin_that_sees_itself_alone(sdk, tiny, tmp_path):
     plugin = compiled(sdk, C / "plugin.c", tmp_path / "plugin.so", "-shared", "-fPIC")
     subprocess.run(["gcc", *WARNINGS, C / "plugin_host.c", "-o", tmp_path / "host", "-ldl"], check=True)
-    seen = ran(tmp_path / "host", plugin, tiny.folder)
-    assert (seen.returncode, seen.stderr) == (0, "")
+    outcome = ran(tmp_path / "host", plugin, tiny.folder)
+    assert (outcome.returncode, outcome.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("static", [False, True])
 def test_exceptions_of_another_cpp_library(sdk, tiny, tmp_path, static):
-    seen = ran(compiled(sdk, C / "mixed.cc", tmp_path / "mixed", static=static), tiny.folder)
-    assert (seen.returncode, seen.stderr) == (0, "")
+    outcome = ran(compiled(sdk, C / "mixed.cc", tmp_path / "mixed", static=static), tiny.folder)
+    assert (outcome.returncode, outcome.stderr) == (0, "")
 
 
 def test_the_static_library_as_a_guest(sdk, tiny, tmp_path):
-    seen = ran(compiled(sdk, C / "guest.c", tmp_path / "guest", static=True), tiny.folder)
-    assert (seen.returncode, seen.stdout, seen.stderr) == (0, "", "")
+    outcome = ran(compiled(sdk, C / "guest.c", tmp_path / "guest", static=True), tiny.folder)
+    assert (outcome.returncode, outcome.stdout, outcome.stderr) == (0, "", "")
 
 
 def test_a_static_application_that_hides_its_functions_is_told_so(sdk, tiny, tmp_path):
-    words = ["gcc", *WARNINGS, C / "guest.c", *flags(sdk, "--cflags"), sdk / "lib" / "libedge_model.a"]
-    subprocess.run([*words, "-o", tmp_path / "guest", "-lpthread", "-ldl", "-lm", "-lgcc_eh"], check=True)
+    command = ["gcc", *WARNINGS, C / "guest.c", *flags(sdk, "--cflags"), sdk / "lib" / "libedge_model.a"]
+    subprocess.run([*command, "-o", tmp_path / "guest", "-lpthread", "-ldl", "-lm", "-lgcc_eh"], check=True)
     assert "link it with -rdynamic" in ran(tmp_path / "guest", tiny.folder).stderr
 
 
 def test_opening_and_closing_leaks_nothing(sdk, tiny, tmp_path):
     application = compiled(sdk, C / "cycles.c", tmp_path / "cycles")
-    seen = json.loads(ran(application, tiny.folder, 1000).stdout)
-    assert seen["allocated"] < 10
-    assert seen["resident"] < 500  # an arena of the allocator's more or less, which a new thread may get
-    assert (seen["threads"], seen["files"], seen["mapped"]) == (1, 0, 0)
+    report = json.loads(ran(application, tiny.folder, 1000).stdout)
+    assert report["allocated"] < 10
+    assert report["resident"] < 500  # an arena of the allocator's more or less, which a new thread may get
+    assert (report["threads"], report["files"], report["mapped"]) == (1, 0, 0)
 
 
 def test_the_examples_with_cmake(sdk, tiny, answers, tmp_path):
     tool = Path(cmake.CMAKE_BIN_DIR) / "cmake"
-    for words in (["-S", sdk / "example", "-B", tmp_path, f"-DCMAKE_PREFIX_PATH={sdk}"], ["--build", tmp_path]):
-        subprocess.run([tool, *words], check=True, capture_output=True)
-    (given,) = answers.inputs.values()
-    (wanted,) = answers.outputs.values()
-    given.tofile(tmp_path / "input.raw")
-    (tmp_path / "labels").write_text("".join(f"class {number}\n" for number in range(wanted.size)))
-    seen = ran(tmp_path / "top5", tiny.folder, tmp_path / "input.raw", tmp_path / "labels")
-    order = np.argsort(-wanted.ravel(), kind="stable")[: min(5, wanted.size)]
-    assert [line.split("  ")[-1] for line in seen.stdout.splitlines()][: len(order)] == [f"class {n}" for n in order]
+    for arguments in (["-S", sdk / "example", "-B", tmp_path, f"-DCMAKE_PREFIX_PATH={sdk}"], ["--build", tmp_path]):
+        subprocess.run([tool, *arguments], check=True, capture_output=True)
+    (input_array,) = answers.inputs.values()
+    (expected_output,) = answers.outputs.values()
+    input_array.tofile(tmp_path / "input.raw")
+    (tmp_path / "labels").write_text("".join(f"class {number}\n" for number in range(expected_output.size)))
+    outcome = ran(tmp_path / "top5", tiny.folder, tmp_path / "input.raw", tmp_path / "labels")
+    order = np.argsort(-expected_output.ravel(), kind="stable")[: min(5, expected_output.size)]
+    assert [line.split("  ")[-1] for line in outcome.stdout.splitlines()][: len(order)] == [f"class {n}" for n in order]
     assert ran(tmp_path / "top5", tiny.folder, tmp_path / "top5.c").returncode == 1
     assert ran(tmp_path / "service", tiny.folder, "1000", "3").stdout.splitlines() == ["open dense ", "end"]
 
@@ -184,15 +189,15 @@ try:
 except edge_model.EdgeError as fault:
     print(fault.code, fault)
 """
-    (given,) = answers.inputs.values()
-    (wanted,) = answers.outputs.values()
-    place = sdk.parent
-    np.save(place / "given.npy", given)
-    seen = ran(sys.executable, "-c", code, place / "given.npy", place / "found.npy")
-    assert (seen.returncode, seen.stderr) == (0, "")
-    assert seen.stdout.splitlines()[-1] == "2 the model is closed"
-    assert len(seen.stdout.splitlines()) == 4
-    np.testing.assert_allclose(np.load(place / "found.npy"), wanted, rtol=1e-4, atol=1e-6)
+    (input_array,) = answers.inputs.values()
+    (expected_output,) = answers.outputs.values()
+    folder = sdk.parent
+    np.save(folder / "given.npy", input_array)
+    outcome = ran(sys.executable, "-c", code, folder / "given.npy", folder / "found.npy")
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+    assert outcome.stdout.splitlines()[-1] == "2 the model is closed"
+    assert len(outcome.stdout.splitlines()) == 4
+    np.testing.assert_allclose(np.load(folder / "found.npy"), expected_output, rtol=1e-4, atol=1e-6)
 
 
 BESIDE = """
@@ -245,15 +250,15 @@ def test_two_models_of_one_store_in_one_process(sdk, tiny, program, answers, tmp
     Models whose options agree have their threads in common, however many they are.
     """
     other = bundles.reweighted(tiny, tmp_path / "other", seed=3)
-    made = {"detector": tiny, "classifier": other}
-    for slot, one in made.items():
-        deploy_client.plain_deploy(one, program, tmp_path / "device", slot=slot)
-        np.save(tmp_path / f"{slot}.npy", *bundle.Reference.read(one.reference).outputs.values())
+    releases = {"detector": tiny, "classifier": other}
+    for slot, release in releases.items():
+        deploy_client.plain_deploy(release, program, tmp_path / "device", slot=slot)
+        np.save(tmp_path / f"{slot}.npy", *bundle.Reference.read(release.reference).outputs.values())
     np.save(tmp_path / "given.npy", *answers.inputs.values())
-    files = [tmp_path / f"{name}.npy" for name in ("given", *made)]
-    seen = ran(sys.executable, "-c", BESIDE, sdk / "python", tmp_path / "device", *files)
-    assert seen.stderr == ""
-    assert seen.stdout.splitlines() == ["250 251 0"]
+    files = [tmp_path / f"{name}.npy" for name in ("given", *releases)]
+    outcome = ran(sys.executable, "-c", BESIDE, sdk / "python", tmp_path / "device", *files)
+    assert outcome.stderr == ""
+    assert outcome.stdout.splitlines() == ["250 251 0"]
 
 
 FORKED = """
@@ -280,8 +285,8 @@ assert all((value == wanted).all() for value in model.run({name: given}).values(
 def test_a_fork_opens_its_own_threads(sdk, tiny, answers, tmp_path):
     """The model stays open at the end of the process, too."""
     np.save(tmp_path / "given.npy", *answers.inputs.values())
-    seen = ran(sys.executable, "-c", FORKED, sdk / "python", tiny.folder, tmp_path / "given.npy", timeout=60)
-    assert (seen.returncode, seen.stderr) == (0, "")
+    outcome = ran(sys.executable, "-c", FORKED, sdk / "python", tiny.folder, tmp_path / "given.npy", timeout=60)
+    assert (outcome.returncode, outcome.stderr) == (0, "")
 
 
 COMPARE = """
@@ -321,15 +326,15 @@ def test_releases_for_accelerators(sdk, name, limit, tmp_path, monkeypatch):
     monkeypatch.setenv("EDGE_OPENCL_CACHE", str(tmp_path / "cache"))
     source = "mlp" if name == "opencl-local" else convolution(tmp_path)
     done("build", source, "--board", name, "-o", tmp_path / "bundle")
-    made = bundle.load(tmp_path / "bundle")
-    assert (made.manifest.modelled is not None) == (name == "vta-sim")
-    reference = bundle.Reference.read(made.reference)
+    accelerated = bundle.load(tmp_path / "bundle")
+    assert (accelerated.manifest.modelled is not None) == (name == "vta-sim")
+    reference = bundle.Reference.read(accelerated.reference)
     np.savez(tmp_path / "given.npz", **reference.inputs)
     files = [tmp_path / "bundle", tmp_path / "given.npz", tmp_path / "found.npz"]
-    seen = ran(sys.executable, "-c", COMPARE, sdk / "python", *files)
-    assert (seen.returncode, seen.stderr) == (0, "")
-    found = dict(np.load(tmp_path / "found.npz"))
-    assert tensors.compare(found, reference.outputs, limit).ok
+    outcome = ran(sys.executable, "-c", COMPARE, sdk / "python", *files)
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+    outputs = dict(np.load(tmp_path / "found.npz"))
+    assert tensors.compare(outputs, reference.outputs, limit).ok
 
 
 ALONE = """
@@ -367,8 +372,8 @@ def test_models_with_other_weights_share_an_accelerator(sdk, tmp_path):
     for seed in (0, 1):
         source = convolution(tmp_path / f"net{seed}", seed)
         done("build", source, "--board", "vta-sim", "-o", tmp_path / f"bundle{seed}")
-    seen = ran(sys.executable, "-c", ALONE + TOGETHER, sdk / "python", tmp_path / "bundle0", tmp_path / "bundle1")
-    assert (seen.returncode, seen.stderr) == (0, "")
+    outcome = ran(sys.executable, "-c", ALONE + TOGETHER, sdk / "python", tmp_path / "bundle0", tmp_path / "bundle1")
+    assert (outcome.returncode, outcome.stderr) == (0, "")
 
 
 SHARED = """
@@ -401,8 +406,8 @@ def test_memory_in_common_with_a_gpu(sdk, faults, old, tmp_path, monkeypatch):
     shim = opencl.Shim(tmp_path / "shim", old=old)
     for name, value in {**shim.env(**faults), "EDGE_OPENCL_CACHE": ""}.items():
         monkeypatch.setenv(name, value)
-    seen = ran(sys.executable, "-c", SHARED, sdk / "python", tmp_path / "bundle")
-    assert (seen.returncode, seen.stderr) == (0, "")
+    outcome = ran(sys.executable, "-c", SHARED, sdk / "python", tmp_path / "bundle")
+    assert (outcome.returncode, outcome.stderr) == (0, "")
     counts = shim.counts()
     assert counts.maps == counts.unmaps
     assert counts.buffers == counts.buffers_freed
@@ -444,13 +449,13 @@ def test_memory_that_a_run_loses_is_never_used_again(sdk, faults, reason, tmp_pa
     done("build", nets.save(model, tmp_path), "--board", "opencl-local", "-o", tmp_path / "bundle")
     for name, value in {**opencl.Shim(tmp_path / "shim").env(**faults), "EDGE_OPENCL_CACHE": ""}.items():
         monkeypatch.setenv(name, value)
-    seen = ran(sys.executable, "-c", LOST, sdk / "python", tmp_path / "bundle")
-    assert (seen.returncode, seen.stderr) == (0, "")
-    first, second, third, place = seen.stdout.splitlines()
+    outcome = ran(sys.executable, "-c", LOST, sdk / "python", tmp_path / "bundle")
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+    first, second, third, address = outcome.stdout.splitlines()
     assert first == "right"
     assert second.startswith("5 ")
-    assert all(line.startswith("5 an input's memory is lost: ") for line in (third, place))
-    assert all(reason in line for line in (second, third, place))
+    assert all(line.startswith("5 an input's memory is lost: ") for line in (third, address))
+    assert all(reason in line for line in (second, third, address))
 
 
 # --- releases that change ------------------------------------------------------------------------------------------
@@ -476,7 +481,7 @@ def test_a_hundred_switches_under_load(sdk, tiny, tmp_path):
                 aside = tmp_path / "new"
                 aside.symlink_to(releases[number % 2])
                 aside.replace(current)
-                until(lambda wanted=number + 1: len(lines) >= wanted)
+                until(lambda expected_output=number + 1: len(lines) >= expected_output)
         finally:
             service.terminate()
         reader.join()
@@ -504,25 +509,37 @@ def test_a_damaged_release_leaves_the_old_one_at_work(sdk, tiny, tmp_path):
         opened = it.stdout.readline()
         (tmp_path / "new").symlink_to(damaged)
         (tmp_path / "new").replace(current)
-        told = it.stderr.readline()
+        line = it.stderr.readline()
         lives = it.poll() is None
         it.terminate()
         it.communicate()
-    assert (opened, "damaged or truncated" in told, lives, it.returncode) == ("open dense \n", True, True, 0)
+    assert (opened, "damaged or truncated" in line, lives, it.returncode) == ("open dense \n", True, True, 0)
 
 
 def test_a_deploy_brings_the_library(sdk, tiny, tmp_path):
     """An application is linked once, with a path in the store; a second deploy sends nothing more."""
     root = tmp_path / "store"
-    words = ["deploy", tiny.folder, "--board", "local", "--root", root, "--budget", 0, "--with-library", "--json", "-"]
-    done(*words)
+    command = [
+        "deploy",
+        tiny.folder,
+        "--board",
+        "local",
+        "--root",
+        root,
+        "--budget",
+        0,
+        "--with-library",
+        "--json",
+        "-",
+    ]
+    done(*command)
     source = [sdk / "example" / "top5.c", *flags(sdk, "--cflags", "--libs")]
     subprocess.run(["gcc", *WARNINGS, *source, f"-Wl,-rpath,{root / 'lib'}", "-o", tmp_path / "top5"], check=True)
     (tmp_path / "raw").write_bytes(bytes(1000))
     again = ran(tmp_path / "top5", root / "current", tmp_path / "raw")
     assert (again.returncode, len(again.stdout.splitlines())) == (0, 4)
     assert (root / "lib").readlink().parts[0] == "libraries"
-    sent = json.loads(done(*words).out)["transfer"]
+    sent = json.loads(done(*command).out)["transfer"]
     assert sent["blobs_sent"] == 0
 
 
@@ -550,18 +567,18 @@ def test_an_application_on_a_virtual_board(virtual_boards, name, network, tmp_pa
     where = ["--board", name, "--host", virtual_boards.name(name), "--devices", virtual_boards.devices]
     done("build", network, "--board", name, "--toolchain", "host", "-o", tmp_path / "bundle")
     done("deploy", tmp_path / "bundle", *where, "--budget", 0, "--root", "~/sdk-test")
-    words = [compiler, *WARNINGS, tmp_path / "sdk/example/top5.c", *flags(tmp_path / "sdk", "--cflags", "--libs")]
-    subprocess.run([*words, "-o", tmp_path / "top5"], check=True)
+    command = [compiler, *WARNINGS, tmp_path / "sdk/example/top5.c", *flags(tmp_path / "sdk", "--cflags", "--libs")]
+    subprocess.run([*command, "-o", tmp_path / "top5"], check=True)
     reference = bundle.Reference.read(bundle.load(tmp_path / "bundle").reference)
-    (given,), (wanted,) = reference.inputs.values(), reference.outputs.values()
-    given.tofile(tmp_path / "input.raw")
+    (input_array,), (expected_output,) = reference.inputs.values(), reference.outputs.values()
+    input_array.tofile(tmp_path / "input.raw")
     with open_shell(
         virtual_boards.name(name), config=SshOptions(config_file=virtual_boards.config, agent=False)
     ) as shell:
         shell.run("mkdir -p sdk-test")
         for path in (library, tmp_path / "top5", tmp_path / "input.raw"):
             shell.push(path, f"sdk-test/{path.name}")
-        seen = shell.run("cd sdk-test; chmod +x top5; LD_LIBRARY_PATH=. ./top5 current input.raw", timeout=300)
+        outcome = shell.run("cd sdk-test; chmod +x top5; LD_LIBRARY_PATH=. ./top5 current input.raw", timeout=300)
         shell.run("rm -rf sdk-test")
-    found = [int(line.split()[1]) for line in seen.stdout.splitlines()]
-    assert found == list(np.argsort(-wanted.ravel(), kind="stable")[:5])
+    classes = [int(line.split()[1]) for line in outcome.stdout.splitlines()]
+    assert classes == list(np.argsort(-expected_output.ravel(), kind="stable")[:5])

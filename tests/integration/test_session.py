@@ -45,19 +45,19 @@ class User:
     home: Path
     environment: dict[str, str]
 
-    def command(self, *words: object) -> list[str]:
+    def command(self, *arguments: object) -> list[str]:
         """Return the command that runs a session of tests."""
         options = ["-p", "no:cacheprovider", "--rootdir", ROOT, "-c", ROOT / "pyproject.toml"]
-        return [str(word) for word in (sys.executable, "-m", "pytest", "-q", *options, *words)]
+        return [str(argument) for argument in (sys.executable, "-m", "pytest", "-q", *options, *arguments)]
 
-    def start(self, *words: object) -> subprocess.Popen[str]:
+    def start(self, *arguments: object) -> subprocess.Popen[str]:
         """Start a session."""
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        return subprocess.Popen(self.command(*words), env=self.environment, cwd=ROOT, text=True, **pipes)
+        return subprocess.Popen(self.command(*arguments), env=self.environment, cwd=ROOT, text=True, **pipes)
 
-    def test(self, *words: object) -> tuple[int, str]:
+    def test(self, *arguments: object) -> tuple[int, str]:
         """Run a session to its end; return its exit code and what it printed."""
-        with self.start(*words) as running:
+        with self.start(*arguments) as running:
             out, _ = running.communicate(timeout=LIMIT_S)
         return running.returncode, out
 
@@ -109,16 +109,16 @@ PLANTED = {
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_test_that_touches_something_of_the_user_fails(user, tmp_path, workers):
-    words = [
+    command = [
         "import contextlib, os, pwd, socket, subprocess",
         "from concurrent import futures",
         "from tests.support import session",
     ]
     for name, code in PLANTED.items():
-        words += [f"def test_{name}():", "    with contextlib.suppress(OSError):", f"        {code}"]
-    words += ["def test_innocent(tmp_path):", "    (tmp_path / 'file').write_text(os.environ['HOME'])"]
-    words += ["    socket.create_server(('127.0.0.1', 0)).close()"]
-    (tmp_path / "test_planted.py").write_text("\n".join(words) + "\n")
+        command += [f"def test_{name}():", "    with contextlib.suppress(OSError):", f"        {code}"]
+    command += ["def test_innocent(tmp_path):", "    (tmp_path / 'file').write_text(os.environ['HOME'])"]
+    command += ["    socket.create_server(('127.0.0.1', 0)).close()"]
+    (tmp_path / "test_planted.py").write_text("\n".join(command) + "\n")
     code, out = user.test(*PLANTS, "-n", workers, tmp_path / "test_planted.py")
     assert code == 1, out
     assert set(re.findall(r"^ERROR .*::test_(\w+)", out, re.MULTILINE)) == set(PLANTED), out
@@ -254,13 +254,13 @@ def test_an_opened_file_of_the_user_is_seen():
 @pytest.mark.nightly
 def test_no_program_that_tests_start_opens_anything_of_the_user(user, tmp_path):
     require("strace", "strace", shutil.which("strace") is not None)
-    seen = tmp_path / "calls"
+    call_log = tmp_path / "calls"
     calls = "trace=open,openat,openat2,connect,sendto,execve,readlink,readlinkat"
-    tracer = ["strace", "-f", "-qq", "-s", "200", "-e", calls, "-e", "signal=none", "-o", str(seen)]
+    tracer = ["strace", "-f", "-qq", "-s", "200", "-e", calls, "-e", "signal=none", "-o", str(call_log)]
     argv = [*tracer, *user.command("-n0", *SAMPLE)]
-    done = subprocess.run(argv, env=user.environment, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    lines = seen.read_text(errors="replace").splitlines()
+    completed = subprocess.run(argv, env=user.environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stdout[-4000:] + completed.stderr[-4000:]
+    lines = call_log.read_text(errors="replace").splitlines()
     assert len({line.split()[0] for line in lines}) > 50, "too few processes: is this still a sample?"
     assert opened(lines, user.home) == []
     assert opened(lines, Path(pwd.getpwuid(os.getuid()).pw_dir)) == []

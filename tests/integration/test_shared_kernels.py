@@ -29,7 +29,7 @@ def test_cores_wait_for_each_other(operator, native, program, tmp_path):
     path = nets.save(
         nets.model([recurrence], *ends, {name: array.astype(np.float32) for name, array in weights.items()}), tmp_path
     )
-    fed = inputs.random(source.load(path).inputs, 0)
-    given = networks.fed(tmp_path / "inputs.npz", fed)
-    done = networks.deployed(Model(path, {}, given), native, program, tmp_path)
-    assert done.difference.max_rel < LIMIT
+    feeds = inputs.random(source.load(path).inputs, 0)
+    inputs_file = networks.fed(tmp_path / "inputs.npz", feeds)
+    deployment = networks.deployed(Model(path, {}, inputs_file), native, program, tmp_path)
+    assert deployment.difference.max_rel < LIMIT

@@ -50,9 +50,12 @@ def application(release, native):
     """Run the release in a process that stays, and yield where its weights are."""
     path, trust, folder = release
     library = programs.build(programs.LIBRARY, native.triple, native.machine).path
-    words = [resources.RUNTIME / "sdk", library, path, trust, folder / "given.npy", folder / "found.npy"]
+    command = [resources.RUNTIME / "sdk", library, path, trust, folder / "given.npy", folder / "found.npy"]
     process = subprocess.Popen(
-        [sys.executable, "-c", APPLICATION, *map(str, words)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", APPLICATION, *map(str, command)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         weights = process.stdout.readline().strip()
@@ -92,8 +95,8 @@ def test_processes_share_the_weights(release, native):
         # The process that made the file has ended; the others keep it.
         assert first == "sealed"
         assert later.enter_context(application(release, native)) == "shared"
-    with application(release, native) as alone:
-        assert alone == "sealed"
+    with application(release, native) as first_process:
+        assert first_process == "sealed"
 
 
 def test_a_file_of_another_process_is_taken_if_it_is_right(release, native):
@@ -131,9 +134,9 @@ def test_wrong_weights_are_refused(release, native):
     (path / bundles.PARAMS).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     try:
         library = programs.build(programs.LIBRARY, native.triple, native.machine).path
-        words = [resources.RUNTIME / "sdk", library, path, trust, folder / "given.npy", folder / "found.npy"]
+        command = [resources.RUNTIME / "sdk", library, path, trust, folder / "given.npy", folder / "found.npy"]
         ended = subprocess.run(
-            [sys.executable, "-c", APPLICATION, *map(str, words)],
+            [sys.executable, "-c", APPLICATION, *map(str, command)],
             check=False,
             capture_output=True,
             text=True,

@@ -70,25 +70,27 @@ def convert(tmp_path_factory):
     flags += [f"-I{SHIMS}/tvm", "-fsanitize=undefined", "-fno-sanitize-recover"]
     subprocess.run(["c++", *flags, folder / "main.cc", "-o", folder / "convert"], check=True, timeout=300)
 
-    def run(what: str, data: bytes) -> bytes:
-        done = subprocess.run([folder / "convert", what], input=data, capture_output=True, check=True, timeout=60)
-        return done.stdout
+    def run(conversion: str, data: bytes) -> bytes:
+        completed = subprocess.run(
+            [folder / "convert", conversion], input=data, capture_output=True, check=True, timeout=60
+        )
+        return completed.stdout
 
     return run
 
 
-def same_bits(found, expected):
+def same_bits(values, expected):
     """Compare halves; of what is no number only that it is none."""
     numbers = ~np.isnan(expected)
-    np.testing.assert_array_equal(np.isnan(found), ~numbers)
-    np.testing.assert_array_equal(found.view(np.uint16)[numbers], expected.view(np.uint16)[numbers])
+    np.testing.assert_array_equal(np.isnan(values), ~numbers)
+    np.testing.assert_array_equal(values.view(np.uint16)[numbers], expected.view(np.uint16)[numbers])
 
 
 def test_every_half_becomes_its_float(convert):
     halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
-    found = np.frombuffer(convert("widen", halves.tobytes()), np.float32)
-    np.testing.assert_array_equal(found, halves.astype(np.float32))
-    np.testing.assert_array_equal(np.signbit(found), np.signbit(halves))
+    values = np.frombuffer(convert("widen", halves.tobytes()), np.float32)
+    np.testing.assert_array_equal(values, halves.astype(np.float32))
+    np.testing.assert_array_equal(np.signbit(values), np.signbit(halves))
 
 
 def doubtful() -> np.ndarray:
@@ -102,12 +104,12 @@ def doubtful() -> np.ndarray:
     return np.concatenate([halves, middles, *beside, random, edges, -edges])
 
 
-@pytest.mark.parametrize(("what", "kind"), [("narrow", np.float32), ("narrow-double", np.float64)])
-def test_floats_are_rounded_to_the_nearest_half(convert, what, kind):
+@pytest.mark.parametrize(("conversion", "kind"), [("narrow", np.float32), ("narrow-double", np.float64)])
+def test_floats_are_rounded_to_the_nearest_half(convert, conversion, kind):
     with np.errstate(over="ignore", invalid="ignore"):
         values = doubtful().astype(kind)
         expected = values.astype(np.float16)
-    same_bits(np.frombuffer(convert(what, values.tobytes()), np.float16), expected)
+    same_bits(np.frombuffer(convert(conversion, values.tobytes()), np.float16), expected)
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 4, 255, 10_000])

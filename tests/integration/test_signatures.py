@@ -39,13 +39,13 @@ def verdicts(tmp_path_factory):
     crypto = [zig, "build-obj", runtime / "crypto" / "crypto.zig", "-O", "ReleaseSmall", "-fPIC"]
     subprocess.run([*crypto, "-femit-bin=crypto.o"], check=True, env=environment, cwd=folder)
     sources = [DATA / "signatures" / "verdicts.cc", runtime / "crypto" / "crypto.cc", runtime / "trust" / "sshsig.cc"]
-    words = ["c++", "-std=c++17", "-O2", f"-I{runtime}", *sources, "crypto.o", "-o", "verdicts"]
-    subprocess.run(words, check=True, cwd=folder)
+    command = ["c++", "-std=c++17", "-O2", f"-I{runtime}", *sources, "crypto.o", "-o", "verdicts"]
+    subprocess.run(command, check=True, cwd=folder)
     return folder / "verdicts"
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
+def signed_message(tmp_path_factory):
     """A key, what it allows, a message, and a signature of it."""
     folder = tmp_path_factory.mktemp("signed")
     alice = signers.pair(folder, "alice")
@@ -55,25 +55,25 @@ def place(tmp_path_factory):
     return folder, alice
 
 
-def test_no_changed_signature_holds(verdicts, place):
-    folder, alice = place
-    words = [verdicts, alice.public.split()[1], folder / "it", folder / "it.sig", "fuzz", str(COUNT), "7"]
-    done = subprocess.run(words, check=True, capture_output=True, text=True)
-    assert done.stdout == "0\n"
+def test_no_changed_signature_holds(verdicts, signed_message):
+    folder, alice = signed_message
+    command = [verdicts, alice.public.split()[1], folder / "it", folder / "it.sig", "fuzz", str(COUNT), "7"]
+    completed = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert completed.stdout == "0\n"
 
 
 def changed(signature, stream):
     """Change a signature as somebody might, or write the same one in another way."""
     data = bytearray(base64.b64decode(b"".join(signature.splitlines()[1:-1])))
-    way = stream.randrange(8)
-    if way == 0:
+    change = stream.randrange(8)
+    if change == 0:
         return signature
-    if way == 1:  # the same bytes in other lines
+    if change == 1:  # the same bytes in other lines
         text, step = base64.b64encode(data), stream.randrange(1, 200)
-        return BEGIN + b"\n".join(text[at : at + step] for at in range(0, len(text), step)) + END
-    if way == 2:
+        return BEGIN + b"\n".join(text[first : first + step] for first in range(0, len(text), step)) + END
+    if change == 2:
         return BEGIN + base64.b64encode(data[: stream.randrange(len(data))]) + END
-    if way == 3:
+    if change == 3:
         data.insert(stream.randrange(len(data)), stream.randrange(256))
         return BEGIN + base64.b64encode(data) + END
     for _ in range(stream.randrange(1, 4)):
@@ -88,24 +88,24 @@ def is_of_version_0(signature):
 def on_host(signature, alice):
     try:
         return any(
-            one.key == alice.key.public and sshsig.is_valid(one, MESSAGE) for one in sshsig.read(signature, "it")
+            entry.key == alice.key.public and sshsig.is_valid(entry, MESSAGE) for entry in sshsig.read(signature, "it")
         )
     except VerificationError:
         return False
 
 
-def test_agrees_with_ssh_keygen_and_with_the_host(verdicts, place, tmp_path):
-    folder, alice = place
+def test_agrees_with_ssh_keygen_and_with_the_host(verdicts, signed_message, tmp_path):
+    folder, alice = signed_message
     stream, count = random.Random(11), max(COUNT // 100, 1)  # noqa: S311
-    both = [(folder / "it.sig").read_bytes(), signers.by_hand(MESSAGE, alice, tmp_path, hashed="sha256")]
+    signatures = [(folder / "it.sig").read_bytes(), signers.by_hand(MESSAGE, alice, tmp_path, hashed="sha256")]
     accepted = 0
     for first in range(0, count, AT_ONCE):
         paths = [tmp_path / f"{number}.sig" for number in range(first, min(first + AT_ONCE, count))]
         for path in paths:
-            path.write_bytes(changed(stream.choice(both), stream))
-        words = [verdicts, alice.public.split()[1], folder / "it", "read", *paths]
-        said = subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()
-        for path, verdict in zip(paths, said, strict=True):
+            path.write_bytes(changed(stream.choice(signatures), stream))
+        command = [verdicts, alice.public.split()[1], folder / "it", "read", *paths]
+        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+        for path, verdict in zip(paths, output, strict=True):
             theirs = signers.holds_by_hand(MESSAGE, path, alice, folder / "allowed")
             here, signature = on_host(path.read_bytes(), alice), path.read_bytes()
             if is_of_version_0(signature):  # ssh-keygen takes versions that never were

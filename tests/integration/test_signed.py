@@ -42,14 +42,16 @@ def trust(tmp_path, alice):
 
 
 def run(command, code=0):
-    done = subprocess.run(list(map(str, command)), check=False, capture_output=True, text=True, cwd=ROOT, timeout=300)
-    assert done.returncode == code, done.stderr
-    return done
+    completed = subprocess.run(
+        list(map(str, command)), check=False, capture_output=True, text=True, cwd=ROOT, timeout=300
+    )
+    assert completed.returncode == code, completed.stderr
+    return completed
 
 
 def verify(program, release, trust, *more, code=0):
-    done = run([program.path, "--verify", release, "--trust", trust, *more], code)
-    return json.loads(done.stdout) if code == 0 else done.stderr
+    completed = run([program.path, "--verify", release, "--trust", trust, *more], code)
+    return json.loads(completed.stdout) if code == 0 else completed.stderr
 
 
 # --- attacks ---------------------------------------------------------------------------------------------------------
@@ -70,8 +72,8 @@ def test_no_attack_replaces_the_release(tiny, program, tmp_path):
 
 
 def test_the_runner_tells_what_it_found(signed, program, tmp_path, trust):
-    found = verify(program, signers.released(signed, tmp_path), trust)
-    assert found == {
+    verified = verify(program, signers.released(signed, tmp_path), trust)
+    assert verified == {
         "bundle": signed.digest,
         "model": signed.manifest.name,
         "board": signed.manifest.board,
@@ -84,8 +86,8 @@ def test_the_runner_tells_what_it_found(signed, program, tmp_path, trust):
 
 def test_a_signature_with_the_other_hash_of_openssh_holds(signed, program, tmp_path, alice, trust):
     message = signed.statement.read_bytes()
-    made = signers.state(signed, message, signers.by_hand(message, alice, tmp_path, hashed="sha256"))
-    verify(program, signers.released(made, tmp_path), trust)
+    release = signers.state(signed, message, signers.by_hand(message, alice, tmp_path, hashed="sha256"))
+    verify(program, signers.released(release, tmp_path), trust)
 
 
 @pytest.mark.parametrize("name", [*bundling.LAYERS, bundling.MANIFEST, "oci.json", SIGNED])
@@ -93,9 +95,9 @@ def test_every_byte_of_every_file_counts(signed, program, tmp_path, trust, name)
     release = signers.released(signed, tmp_path)
     path = release / name
     data = bytearray(path.read_bytes())
-    for at in {0, len(data) // 2, len(data) - 1}:
+    for index in {0, len(data) // 2, len(data) - 1}:
         changed = bytearray(data)
-        changed[at] ^= 0x20
+        changed[index] ^= 0x20
         path.write_bytes(changed)
         verify(program, release, trust, code=UNTRUSTED)
     path.unlink()
@@ -138,13 +140,13 @@ def test_verifying_takes_less_than_a_tenth_of_a_second(signed, program, tmp_path
 
 
 def load(program, release, bundle, tmp_path, *more):
-    given = tmp_path / "inputs"
-    tensors.save(given, bundling.Reference.read(bundle.reference).inputs)
+    inputs = tmp_path / "inputs"
+    tensors.save(inputs, bundling.Reference.read(bundle.reference).inputs)
     outputs = tmp_path / "outputs"
     outputs.unlink(missing_ok=True)
-    words = [program.path, "--release", release, "--inputs", given, "--outputs", outputs, "--max-runs", "0"]
-    done = subprocess.run([*words, "--report", tmp_path / "report", *more], check=False, capture_output=True)
-    return done.returncode, tensors.load(outputs) if done.returncode == 0 else {}
+    command = [program.path, "--release", release, "--inputs", inputs, "--outputs", outputs, "--max-runs", "0"]
+    completed = subprocess.run([*command, "--report", tmp_path / "report", *more], check=False, capture_output=True)
+    return completed.returncode, tensors.load(outputs) if completed.returncode == 0 else {}
 
 
 @pytest.mark.parametrize("name", [bundling.LIBRARY, bundling.PARAMS, bundling.MANIFEST])
@@ -217,17 +219,17 @@ def test_two_signed_models_are_two(signed, tiny, tmp_path, alice, trust, edge):
     module, library = edge
     other = bundles.build(tmp_path, rows=8, columns=6)
     other = signers.signed(other, tmp_path / "other-signed", [alice], sequence=1)
-    releases = [signers.released(made, tmp_path) for made in (signed, other)]
+    releases = [signers.released(release, tmp_path) for release in (signed, other)]
     shapes = [(1, 4), (1, 6)]
-    given = {"x": np.zeros((1, 8), np.float32)}
+    inputs = {"x": np.zeros((1, 8), np.float32)}
 
     def width(model):
-        return next(iter(model.run(given).values())).shape
+        return next(iter(model.run(inputs).values())).shape
 
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(3):
         with contextlib.ExitStack() as stack:
-            models = [stack.enter_context(module.Model(one, library=library, trust=trust)) for one in releases]
+            models = [stack.enter_context(module.Model(release, library=library, trust=trust)) for release in releases]
             assert [width(model) for model in models] == shapes
         for release, shape in zip(reversed(releases), reversed(shapes), strict=True):
             with module.Model(release, library=library, trust=trust) as model:
@@ -259,13 +261,13 @@ class Device:
     def __init__(self, folder, trust):
         self.folder, self.trust = folder, trust
 
-    def toolchain(self, *words, code=0):
+    def toolchain(self, *arguments, code=0):
         device = ["--board", "local", "--root", self.folder / "device"]
-        command = [TOOLCHAIN, *words[0].split(), *device, *words[1:]]
+        command = [TOOLCHAIN, *arguments[0].split(), *device, *arguments[1:]]
         return run(etc.within(self.folder / "etc", self.trust, command), code)
 
-    def deploy(self, made, *more, code=0):
-        return self.toolchain("deploy", made.folder, "--budget", 0, *more, code=code)
+    def deploy(self, release, *more, code=0):
+        return self.toolchain("deploy", release.folder, "--budget", 0, *more, code=code)
 
 
 @pytest.fixture
@@ -276,11 +278,11 @@ def device(tmp_path, trust):
 
 def test_a_key_is_replaced_by_touching_a_device_once(device, tiny, tmp_path, alice, bob):
     """Three releases: by the old key, by both, by the new one; a device that is late with its new file takes two."""
-    made = [bundles.reweighted(tiny, tmp_path / f"weights-{seed}", seed) for seed in range(3)]
+    weights = [bundles.reweighted(tiny, tmp_path / f"weights-{seed}", seed) for seed in range(3)]
     who = ([alice], [alice, bob], [bob])
     releases = [
-        signers.signed(one, tmp_path / f"release-{at}", keys, sequence=at + 1)
-        for at, (one, keys) in enumerate(zip(made, who, strict=True))
+        signers.signed(release, tmp_path / f"release-{index}", keys, sequence=index + 1)
+        for index, (release, keys) in enumerate(zip(weights, who, strict=True))
     ]
     device.deploy(releases[0])
     device.deploy(releases[1])  # still with the old file
@@ -288,9 +290,9 @@ def test_a_key_is_replaced_by_touching_a_device_once(device, tiny, tmp_path, ali
     signers.trusting(device.trust, [bob, alice])
     device.deploy(releases[2])
     device.toolchain("rollback")
-    said = json.loads(device.toolchain("status", "--json").stdout)
-    assert said["current"]["digest"] == releases[1].digest
-    assert sorted(said["signature"]["verified"]["signers"]) == ["alice", "bob"]
+    report = json.loads(device.toolchain("status", "--json").stdout)
+    assert report["current"]["digest"] == releases[1].digest
+    assert sorted(report["signature"]["verified"]["signers"]) == ["alice", "bob"]
 
 
 def test_a_minimum_and_a_floor_stop_a_roll_back(device, tiny, tmp_path, alice):
@@ -299,8 +301,8 @@ def test_a_minimum_and_a_floor_stop_a_roll_back(device, tiny, tmp_path, alice):
     new = bundles.reweighted(tiny, tmp_path / "weights", seed=1)
     device.deploy(signers.signed(new, tmp_path / "new", [alice], sequence=3, minimum=2))
     assert "none below 2" in device.toolchain("rollback", code=VERIFICATION).stderr
-    said = json.loads(device.toolchain("status", "--json").stdout)
-    assert (said["current"]["digest"], said["signature"]["verified"]["floor"]) == (new.digest, 2)
+    report = json.loads(device.toolchain("status", "--json").stdout)
+    assert (report["current"]["digest"], report["signature"]["verified"]["floor"]) == (new.digest, 2)
     assert "would exclude it" in device.toolchain("trust floor", 4, code=2).stderr
     assert json.loads(device.toolchain("trust floor", 3, "--json").stdout)["floor"] == 3
 
@@ -311,8 +313,8 @@ def test_a_slot_has_floors_of_its_own(device, tiny, tmp_path, alice):
     device.deploy(signers.signed(new, tmp_path / "new", [alice], sequence=3, minimum=2), "--slot", "detector")
     assert "none below 2" in device.deploy(old, "--slot", "detector", code=VERIFICATION).stderr
     device.deploy(old)
-    said = json.loads(device.toolchain("trust floor", 3, "--slot", "detector", "--json").stdout)
-    assert (said["bundle"], said["floor"]) == (new.digest, 3)
+    report = json.loads(device.toolchain("trust floor", 3, "--slot", "detector", "--json").stdout)
+    assert (report["bundle"], report["floor"]) == (new.digest, 3)
     floors = tmp_path.glob("device/**/floors/*")
     assert [str(path.relative_to(tmp_path / "device")) for path in floors] == ["slots/detector/floors/dense"]
 
@@ -352,7 +354,7 @@ def test_a_key_that_is_revoked_stops_what_it_has_signed(device, signed, alice):
 
 def test_updates_without_a_network_are_held_to_the_same(device, tiny, program, tmp_path, alice):
     weights = [bundles.reweighted(tiny, tmp_path / f"weights-{seed}", seed) for seed in range(3)]
-    made = {
+    releases = {
         "first": signers.signed(tiny, tmp_path / "first", [alice], sequence=1),
         "unsigned": weights[0],
         "later": signers.signed(weights[1], tmp_path / "later", [alice], sequence=3, minimum=2),
@@ -361,10 +363,10 @@ def test_updates_without_a_network_are_held_to_the_same(device, tiny, program, t
     def apply(name, *more, code=0):
         update = tmp_path / f"{name}.run"
         if not update.exists():
-            updates.written(made[name], program, update)
-        words = ["sh", update, "--root", tmp_path / "device", "--json", *more]
-        done = run(etc.within(tmp_path / "etc", device.trust, words), code)
-        return json.loads(done.stdout)
+            updates.written(releases[name], program, update)
+        command = ["sh", update, "--root", tmp_path / "device", "--json", *more]
+        completed = run(etc.within(tmp_path / "etc", device.trust, command), code)
+        return json.loads(completed.stdout)
 
     apply("first")
     assert "this update is not signed" in apply("unsigned", "--check", code=VERIFICATION)["error"]["message"]
@@ -405,15 +407,24 @@ def dropbear(tmp_path, trust):
     public = next(
         line for line in run(["dropbearkey", "-y", "-f", host_key]).stdout.splitlines() if line.startswith("ssh-")
     )
-    known = tmp_path / "known_hosts"
-    known.write_text(f"[127.0.0.1]:{port} {' '.join(public.split()[:2])}\n")
+    known_hosts = tmp_path / "known_hosts"
+    known_hosts.write_text(f"[127.0.0.1]:{port} {' '.join(public.split()[:2])}\n")
     past = "exec faketime '1970-01-02 00:00:00' sh -c \"$SSH_ORIGINAL_COMMAND\""
     server = ["dropbear", "-F", "-E", "-s", "-r", host_key, "-p", f"127.0.0.1:{port}", "-c", past]
     command = etc.within(tmp_path / "etc-of-it", trust, server, home)
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         try:
             wait_for(port)
-            yield ["--board", "x86_64", "--host", f"root@127.0.0.1:{port}", "-i", login.path, "--known-hosts", known]
+            yield [
+                "--board",
+                "x86_64",
+                "--host",
+                f"root@127.0.0.1:{port}",
+                "-i",
+                login.path,
+                "--known-hosts",
+                known_hosts,
+            ]
         finally:
             for pid in [*sshd.descendants(process.pid), process.pid]:
                 with contextlib.suppress(ProcessLookupError):
@@ -421,15 +432,15 @@ def dropbear(tmp_path, trust):
 
 
 def test_a_board_with_dropbear_and_without_a_clock(dropbear, tiny_for_ssh, tmp_path, alice, bob):
-    words = [*dropbear, "--root", tmp_path / "device"]
-    made = signers.signed(tiny_for_ssh, tmp_path / "release", [alice], sequence=1)
-    report = json.loads(run([TOOLCHAIN, "deploy", made.folder, *words, "--budget", 0, "--json", "-"]).stdout)
+    command = [*dropbear, "--root", tmp_path / "device"]
+    release = signers.signed(tiny_for_ssh, tmp_path / "release", [alice], sequence=1)
+    report = json.loads(run([TOOLCHAIN, "deploy", release.folder, *command, "--budget", 0, "--json", "-"]).stdout)
     assert report["verified"]["signers"] == ["alice"]
     assert report["outputs"]["ok"] is True
     other = bundles.reweighted(tiny_for_ssh, tmp_path / "weights", seed=1)
     other = signers.signed(other, tmp_path / "by-bob", [bob], sequence=2)
-    run([TOOLCHAIN, "deploy", other.folder, *words, "--budget", 0], VERIFICATION)
-    assert bundles.whole_release(tmp_path / "device") == made.digest
+    run([TOOLCHAIN, "deploy", other.folder, *command, "--budget", 0], VERIFICATION)
+    assert bundles.whole_release(tmp_path / "device") == release.digest
     host, port = dropbear[3].rsplit(":", 1)
     login = ["-i", dropbear[5], "-o", f"UserKnownHostsFile={dropbear[7]}", "-F", "none", "-p", port, host]
     assert run(["ssh", *login, "date +%Y"]).stdout == "1970\n"

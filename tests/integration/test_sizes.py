@@ -57,14 +57,14 @@ class Machine:
     def load(self, release: Path, work: Path, *more: str | Path, code: int = INPUT) -> str:
         """Return what the runner says of a release that it does not load."""
         tensors.save(work / "inputs", verification.samples_of(self.bundle).inputs)
-        words = [self.runner, "--release", release, "--inputs", work / "inputs", "--outputs", work / "outputs"]
-        return self._refusal([*words, "--report", work / "report", "--max-runs", "0", *more], code)
+        command = [self.runner, "--release", release, "--inputs", work / "inputs", "--outputs", work / "outputs"]
+        return self._refusal([*command, "--report", work / "report", "--max-runs", "0", *more], code)
 
-    def _refusal(self, words: list[str | Path], code: int) -> str:
-        words = [*FEW_SECONDS, *self.start, *words]
-        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
-        assert done.returncode == code, (done.returncode, done.stderr)
-        return done.stderr
+    def _refusal(self, command: list[str | Path], code: int) -> str:
+        command = [*FEW_SECONDS, *self.start, *command]
+        completed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert completed.returncode == code, (completed.returncode, completed.stderr)
+        return completed.stderr
 
 
 @pytest.fixture(scope="module")
@@ -84,15 +84,15 @@ def machine(request, tiny, program, tmp_path_factory) -> Machine:
     emulator, libraries = "qemu-arm-static", Path("/usr/arm-linux-gnueabihf")
     require(emulator, "qemu-user-static, g++-arm-linux-gnueabihf", bool(shutil.which(emulator)) and libraries.is_dir())
     runner = programs.build(programs.RUNNER, "arm-linux-gnueabihf", "armv7l").path
-    made = bundles.build(tmp_path_factory.mktemp("armv7l"), 8, 4, board.load("pynq").resolved())
-    return Machine((emulator, "-L", str(libraries)), runner, made)
+    release = bundles.build(tmp_path_factory.mktemp("armv7l"), 8, 4, board.load("pynq").resolved())
+    return Machine((emulator, "-L", str(libraries)), runner, release)
 
 
 @pytest.fixture
 def release(machine, alice, tmp_path) -> Path:
     """A signed release of that machine."""
-    made = signers.signed(machine.bundle, tmp_path / "signed", [alice], sequence=5)
-    return signers.released(made, tmp_path)
+    release = signers.signed(machine.bundle, tmp_path / "signed", [alice], sequence=5)
+    return signers.released(release, tmp_path)
 
 
 def lengthened(path: Path, *more: int) -> Iterator[int]:
@@ -150,26 +150,26 @@ def test_a_member_that_is_longer_by_a_round_number_is_refused(more, signed, trus
 @pytest.mark.parametrize("name", [bundle.MANIFEST, bundle.PARAMS, bundle.STATEMENT, bundle.SIGNATURES])
 @pytest.mark.parametrize("more", WRAPPED)
 def test_a_file_that_is_longer_by_a_round_number_is_refused(name, more, signed, tmp_path):
-    made = signers.copied(signed, tmp_path / "copy")
-    path = made.folder / name
+    release = signers.copied(signed, tmp_path / "copy")
+    path = release.folder / name
     with path.open("r+b") as stream:
         stream.truncate(path.stat().st_size + more)
     with pytest.raises(ToolchainError):
-        documents(bundle.load(made.folder))
+        documents(bundle.load(release.folder))
 
 
 @pytest.mark.parametrize("size", EDGES)
 def test_a_manifest_with_that_size_of_a_file_is_refused(size, signed, tmp_path):
     """A size of the manifest that is right but for a number of 32 bits more, or that is one of the edges."""
-    made = signers.copied(signed, tmp_path / "copy")
-    path = made.folder / bundle.MANIFEST
-    real = made.manifest.files[bundle.PARAMS].size
+    release = signers.copied(signed, tmp_path / "copy")
+    path = release.folder / bundle.MANIFEST
+    real = release.manifest.files[bundle.PARAMS].size
     for wrong in (size, real + (1 << 32), real - (1 << 32)):
         text = signed.manifest.encoded().replace(f'"size": {real}'.encode(), f'"size": {wrong}'.encode())
         assert text != signed.manifest.encoded()
         path.write_bytes(text)
         with pytest.raises(ToolchainError):
-            bundle.load(made.folder)
+            bundle.load(release.folder)
 
 
 def wrong_params(data: bytes, size: int) -> Iterator[bytes]:
@@ -232,8 +232,8 @@ def test_a_device_refuses_a_signed_file_of_that_size_unread(name, machine, relea
 @pytest.mark.parametrize("name", [bundle.LIBRARY, bundle.PARAMS, bundle.MANIFEST])
 def test_a_device_loads_no_signed_file_of_that_size(name, machine, release, trust, tmp_path):
     for size in lengthened(release / name):
-        said = machine.load(release, tmp_path, "--trust", trust, code=UNTRUSTED)
-        assert "is not the one that was signed" in said, (size, said)
+        message = machine.load(release, tmp_path, "--trust", trust, code=UNTRUSTED)
+        assert "is not the one that was signed" in message, (size, message)
 
 
 @pytest.mark.parametrize("size", [*EDGES, -1, 1 << 53, (1 << 63) - 1, 1 << 63, 1 << 64])
@@ -247,8 +247,8 @@ def test_a_device_refuses_a_signed_size_that_is_wrong(size, machine, release, tr
     folder = release.rename(release.parent / files.sha256_bytes(text))
     (folder / "oci.json").write_bytes(text)
     (folder / SIGNED).write_bytes(stated + signers.signature(alice, stated))
-    said = machine.verify(folder, trust)
-    assert "was signed with" in said or '"size" in entry' in said, said
+    message = machine.verify(folder, trust)
+    assert "was signed with" in message or '"size" in entry' in message, message
 
 
 @pytest.mark.parametrize("length", [size for size in EDGES if size < 1 << 32])

@@ -41,10 +41,10 @@ class Desk:
     applications: dict[str, Place]
     words: tuple[object, ...]  # which name it
 
-    def run(self, *words: object, code: int = 0) -> str:
-        seen = toolchain(*words, *self.words)
-        assert seen.code == code, seen.err
-        return seen.err if code else seen.out
+    def run(self, *arguments: object, code: int = 0) -> str:
+        outcome = toolchain(*arguments, *self.words)
+        assert outcome.code == code, outcome.err
+        return outcome.err if code else outcome.out
 
     def deploy(self, bundle, slot: str, code: int = 0) -> str:
         return self.run("deploy", bundle.folder, "--slot", slot, "--budget", 0, code=code)
@@ -58,15 +58,15 @@ class Desk:
 def desk(tmp_path):
     root = tmp_path / "device"
     with systemd.managing(tmp_path / "systemd") as manager:
-        places = {slot: Place(tmp_path / slot, folder_of(root, slot)).put() for slot in MODELS}
-        for slot, place in places.items():
-            manager.unit(f"{slot}.service", shipped_unit(place))
+        applications = {slot: Place(tmp_path / slot, folder_of(root, slot)).put() for slot in MODELS}
+        for slot, application in applications.items():
+            manager.unit(f"{slot}.service", shipped_unit(application))
         manager.boot()
         with sshd.running(tmp_path / "sshd", options=f"SetEnv XDG_RUNTIME_DIR={manager.runtime}") as server:
             lab = tmp_path / "lab.toml"
-            runs = [RUN.format(slot=slot, health=place.health) for slot, place in places.items()]
+            runs = [RUN.format(slot=slot, health=application.health) for slot, application in applications.items()]
             lab.write_text(LAB.format(root=root, config=server.config) + "".join(runs))
-            yield Desk(root, places, ("--board", "x86_64", "--host", "desk", "--devices", lab))
+            yield Desk(root, applications, ("--board", "x86_64", "--host", "desk", "--devices", lab))
 
 
 def test_models_beside_each_other(desk, tmp_path, tiny_for_ssh):
@@ -97,8 +97,8 @@ def test_models_beside_each_other(desk, tmp_path, tiny_for_ssh):
     assert (ran["slot"], ran["bundle_digest"]) == ("detector", f"sha256:{tiny_for_ssh.digest}")
     status = json.loads(desk.run("status", "--slot", "detector", "--json"))
     assert (status["current"]["digest"], status["application"]["healthy"]) == (tiny_for_ssh.digest, True)
-    (seen,) = status["other_slots"]
-    assert (seen["slot"], seen["current"]["digest"]) == ("classifier", other.digest)
+    (other_slot,) = status["other_slots"]
+    assert (other_slot["slot"], other_slot["current"]["digest"]) == ("classifier", other.digest)
     listed = json.loads(desk.run("status", "--releases", "--json"))
     assert [(item["slot"], item["digest"]) for item in listed if item["current"]] == [
         ("classifier", other.digest), ("detector", tiny_for_ssh.digest),
@@ -116,10 +116,10 @@ def exported(tiny, program, tmp_path_factory):
     """An update without a slot, and two for one slot."""
     folder = tmp_path_factory.mktemp("exported")
     other = bundles.reweighted(tiny, folder / "other", seed=3)
-    wanted = [(tiny, ""), (tiny, "detector"), (other, "detector")]
+    releases = [(tiny, ""), (tiny, "detector"), (other, "detector")]
     return other.digest, [
-        updates.written(made, program, folder / f"{number}.run", slot=slot).path
-        for number, (made, slot) in enumerate(wanted)
+        updates.written(release, program, folder / f"{number}.run", slot=slot).path
+        for number, (release, slot) in enumerate(releases)
     ]
 
 
@@ -128,17 +128,17 @@ def test_an_update_without_a_network_goes_to_its_slot(exported, tiny, tmp_path, 
     device, root = updates.device(shell, tmp_path), tmp_path / "device"
     other, (own_update, first, second) = exported
     for path in (own_update, first):
-        done = device.apply(path, "--root", root)
-        assert done.returncode == 0, done.stderr
+        completed = device.apply(path, "--root", root)
+        assert completed.returncode == 0, completed.stderr
     before = own(root, "")
-    done = device.apply(second, "--root", root, "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["slot"] == "detector"
+    completed = device.apply(second, "--root", root, "--json")
+    assert completed.returncode == 0, completed.stderr
+    assert json.loads(completed.stdout)["slot"] == "detector"
     assert bundles.whole_release(root / "slots" / "detector") == other
-    done = device.apply(second, "--root", root, "--check", "--json")
-    assert json.loads(done.stdout)["before"] == f"sha256:{other}"
-    done = device.apply(second, "--root", root, "--rollback")
-    assert done.returncode == 0, done.stderr
+    completed = device.apply(second, "--root", root, "--check", "--json")
+    assert json.loads(completed.stdout)["before"] == f"sha256:{other}"
+    completed = device.apply(second, "--root", root, "--rollback")
+    assert completed.returncode == 0, completed.stderr
     assert bundles.whole_release(root / "slots" / "detector") == tiny.digest
     assert own(root, "") == before
 
@@ -148,6 +148,6 @@ def test_an_update_does_not_roll_back_another_slot(tiny, program, tmp_path):
     device = updates.device("dash", tmp_path)
     assert device.apply(path, "--root", tmp_path / "device").returncode == 0
     (tmp_path / "device" / "slots" / "detector").rename(tmp_path / "device" / "slots" / "moved")
-    done = device.apply(path, "--root", tmp_path / "device", "--rollback")
-    assert "nothing is rolled back" in done.stderr
+    completed = device.apply(path, "--root", tmp_path / "device", "--rollback")
+    assert "nothing is rolled back" in completed.stderr
     assert not (tmp_path / "device" / "slots" / "detector").exists()

@@ -31,18 +31,18 @@ def drawn(count, seed, channels=1):
     return np.rint(2500 * tones[:, None] + noise).astype(np.int16).squeeze()
 
 
-def expected_scores(path, samples, context, size, given):
+def expected_scores(path, samples, context, size, states):
     """Score each window as the model's author does: the samples of before, and a state that is passed on."""
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     names = [spec.name for spec in session.get_outputs()]
     samples = np.pad(samples.astype(np.float32) / 32768, (0, -len(samples) % size))
-    state, before, scores = np.zeros(given["state"][1], np.float32), np.zeros(context, np.float32), []
+    state, before, scores = np.zeros(states["state"][1], np.float32), np.zeros(context, np.float32), []
     for start in range(0, len(samples), size):
         window = np.concatenate([before, samples[start : start + size]])
-        feeds = {given["sound"]: window[None], given["state"][0]: state, **given["others"]}
+        feeds = {states["sound"]: window[None], states["state"][0]: state, **states["others"]}
         outputs = dict(zip(names, session.run(None, feeds), strict=True))
-        state, before = outputs[given["next"]], window[-context:]
-        scores.append(float(outputs[given["score"]].squeeze()))
+        state, before = outputs[states["next"]], window[-context:]
+        scores.append(float(outputs[states["score"]].squeeze()))
     return np.array(scores)
 
 
@@ -59,20 +59,22 @@ def folder(tmp_path_factory):
     return path
 
 
-def deployed(model, folder, place, context, *more):
-    words = ["--board", "local", "--root", place / "store"]
+def deployed(model, folder, store_folder, context, *more):
+    options = ["--board", "local", "--root", store_folder / "store"]
     steps = ["--pre", "wav:rate=16000", "--pre", f"window:context={context}"]
-    steps += [word.replace("speech.txt", str(folder / "speech.txt")) for word in STEPS]
-    out = done("deploy", model, *words, *steps, *more, "--budget", 0, "-o", place / "bundle", "--json", "-").out
-    return json.loads(out), words
+    steps += [argument.replace("speech.txt", str(folder / "speech.txt")) for argument in STEPS]
+    out = done(
+        "deploy", model, *options, *steps, *more, "--budget", 0, "-o", store_folder / "bundle", "--json", "-"
+    ).out
+    return json.loads(out), options
 
 
 @pytest.fixture(scope="module")
 def listener(folder, tmp_path_factory):
-    place = tmp_path_factory.mktemp("listener")
-    report, words = deployed(folder / "listener.onnx", folder, place, 32, "--state", "h=hn")
+    store_folder = tmp_path_factory.mktemp("listener")
+    report, options = deployed(folder / "listener.onnx", folder, store_folder, 32, "--state", "h=hn")
     assert (report["sounds"]["objects"], report["state"]["steps"]) == (32, 32)
-    return bundle.load(place / "bundle"), words
+    return bundle.load(store_folder / "bundle"), options
 
 
 def check(objects, scores, hop):
@@ -92,38 +94,38 @@ def test_a_score_for_each_window(listener, folder, tmp_path, monkeypatch):
     encode(samples, 16000).tofile(tmp_path / "said.wav")
     samples.tofile(tmp_path / "said.raw")
     for option, name in (("--sound", "said.wav"), ("--stream", "said.wav"), ("--stream", "said.raw")):
-        found = parsed("run", *listener[1], option, tmp_path / name, "-o", tmp_path / "y.npz")
-        assert (found["samples"], found["is_sequence"]) == (1, False)
-        check(found["objects"][0]["objects"], scores, 64)
+        report = parsed("run", *listener[1], option, tmp_path / name, "-o", tmp_path / "y.npz")
+        assert (report["samples"], report["is_sequence"]) == (1, False)
+        check(report["objects"][0]["objects"], scores, 64)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(samples.tobytes())))
-    found = parsed("run", *listener[1], "--stream", "-", "-o", tmp_path / "y.npz")
-    check(found["objects"][0]["objects"], scores, 64)
-    found = parsed("run", *listener[1], "--stream", tmp_path / "said.raw", "--steps", 7, "-o", tmp_path / "y.npz")
-    check(found["objects"][0]["objects"], scores[:7], 64)
+    report = parsed("run", *listener[1], "--stream", "-", "-o", tmp_path / "y.npz")
+    check(report["objects"][0]["objects"], scores, 64)
+    report = parsed("run", *listener[1], "--stream", tmp_path / "said.raw", "--steps", 7, "-o", tmp_path / "y.npz")
+    check(report["objects"][0]["objects"], scores[:7], 64)
     assert listener[0].manifest.sounds.plan.hop == 64
 
 
 def test_each_sound_begins_with_a_state_of_zeros(listener, folder, tmp_path):
     for number in range(2):
         encode(drawn(900, number), 16000).tofile(tmp_path / f"{number}.wav")
-    found = parsed("run", *listener[1], "--sound", tmp_path, "-o", tmp_path / "y.npz")
+    report = parsed("run", *listener[1], "--sound", tmp_path, "-o", tmp_path / "y.npz")
     for number in range(2):
         scores = expected_scores(folder / "listener.onnx", drawn(900, number), 32, 64, SMALL)
-        check(found["objects"][number]["objects"], scores, 64)
+        check(report["objects"][number]["objects"], scores, 64)
 
 
 def test_the_author_s_own_loop_of_silero(folder, tmp_path):
-    one = third_party.MODELS[SILERO]
-    require(one.wheel.file, "a way to the package index", third_party.reachable(one))
-    path = third_party.obtain(one)
+    model_entry = third_party.MODELS[SILERO]
+    require(model_entry.wheel.file, "a way to the package index", third_party.reachable(model_entry))
+    path = third_party.obtain(model_entry)
     more = ["--state", "state=stateN", "--shape", "input:1,576", "--shape", "state:2,1,128", "--fix", "sr=16000"]
-    report, words = deployed(path, folder, tmp_path, 64, *more)
+    report, options = deployed(path, folder, tmp_path, 64, *more)
     assert report["sounds"]["objects"] == 32
     samples = drawn(40000, 3)
     encode(samples, 16000).tofile(tmp_path / "said.wav")
-    found = parsed("run", *words, "--stream", tmp_path / "said.wav", "-o", tmp_path / "y.npz")
+    run_report = parsed("run", *options, "--stream", tmp_path / "said.wav", "-o", tmp_path / "y.npz")
     scores = expected_scores(path, samples, 64, 512, LARGE)
-    check(found["objects"][0]["objects"], scores, 512)
+    check(run_report["objects"][0]["objects"], scores, 512)
     assert len(scores) == 79
 
 
@@ -148,9 +150,9 @@ def test_a_wrong_stream_is_one_clear_error(listener, options, message, tmp_path)
     (tmp_path / "odd.raw").write_bytes(b"1234567")
     (tmp_path / "empty.raw").write_bytes(b"")
     drawn(100, 0).tofile(tmp_path / "short.raw")
-    words = [tmp_path / word if "." in word else word for word in options]
-    seen = toolchain("run", *listener[1], *words, "-o", tmp_path / "y.npz")
-    assert (seen.code, message in seen.err) == (2, True), seen.err
+    arguments = [tmp_path / argument if "." in argument else argument for argument in options]
+    outcome = toolchain("run", *listener[1], *arguments, "-o", tmp_path / "y.npz")
+    assert (outcome.code, message in outcome.err) == (2, True), outcome.err
 
 
 @pytest.mark.parametrize(
@@ -163,8 +165,8 @@ def test_a_wrong_stream_is_one_clear_error(listener, options, message, tmp_path)
     ],
 )
 def test_steps_that_do_not_fit_a_state_are_refused(folder, steps, message, tmp_path):
-    seen = toolchain("build", folder / "listener.onnx", "--state", "h=hn", *steps, "-o", tmp_path / "no")
-    assert (seen.code, message in seen.err) == (2, True), seen.err
+    outcome = toolchain("build", folder / "listener.onnx", "--state", "h=hn", *steps, "-o", tmp_path / "no")
+    assert (outcome.code, message in outcome.err) == (2, True), outcome.err
 
 
 @pytest.fixture(scope="module")
@@ -179,11 +181,11 @@ def test_an_application_hears_a_stream_in_parts_of_any_size(binding, listener, f
     scores = expected_scores(folder / "listener.onnx", samples, 32, 64, SMALL)
     stereo = np.stack([samples, samples], axis=1)
     with edge_model.Model(listener[0].folder, library=library) as model:
-        for given in (samples, stereo, (samples / 32768).astype(np.float32)):
+        for chunk_source in (samples, stereo, (samples / 32768).astype(np.float32)):
             windows, start = [], 0
-            while start < len(given):
+            while start < len(chunk_source):
                 size = int(stream.choice([0, 1, 5, 63, 64, 65, 700]))
-                windows += model.stream_audio(given[start : start + size], 16000)
+                windows += model.stream_audio(chunk_source[start : start + size], 16000)
                 start += size
             assert len(windows) == 78
             windows += model.end_stream()
@@ -203,9 +205,9 @@ def test_what_does_not_continue_a_stream_leaves_it_as_it_was(binding, listener, 
         wrong = [(samples, 8000, "has 16000 Hz and 1 channels, and then 8000 Hz and 1")]
         wrong += [(np.stack([samples, samples], 1), 16000, "and then 16000 Hz and 2")]
         wrong += [(np.float32([0, np.nan]), 16000, "not a finite number")]
-        for given, rate, message in wrong:
+        for wrong_samples, rate, message in wrong:
             with pytest.raises(edge_model.EdgeError, match=message) as caught:
-                model.stream_audio(given, rate)
+                model.stream_audio(wrong_samples, rate)
             assert caught.value.code == 2
         with pytest.raises(ValueError, match="needs its rate"):
             model.stream_audio(samples, 0)
@@ -219,13 +221,13 @@ def test_what_does_not_continue_a_stream_leaves_it_as_it_was(binding, listener, 
 def test_a_c_application_hears_a_stream_without_allocations(sdk, listener, folder, tmp_path):  # noqa: F811
     samples = drawn(6400, 2)
     samples.tofile(tmp_path / "said.raw")
-    seen = ran(compiled(sdk, C / "stream.c", tmp_path / "stream"), listener[0].folder, tmp_path / "said.raw")
-    assert (seen.returncode, seen.stderr) == (0, "")
+    outcome = ran(compiled(sdk, C / "stream.c", tmp_path / "stream"), listener[0].folder, tmp_path / "said.raw")
+    assert (outcome.returncode, outcome.stderr) == (0, "")
     scores = expected_scores(folder / "listener.onnx", samples, 32, 64, SMALL)
-    *lines, allocations = seen.stdout.splitlines()
-    found = np.loadtxt(io.StringIO("\n".join(lines)))
-    np.testing.assert_array_equal(found[:, 0], np.arange(100))
-    np.testing.assert_allclose(found[:, 1], scores, atol=2e-4)
+    *lines, allocations = outcome.stdout.splitlines()
+    parsed_scores = np.loadtxt(io.StringIO("\n".join(lines)))
+    np.testing.assert_array_equal(parsed_scores[:, 0], np.arange(100))
+    np.testing.assert_allclose(parsed_scores[:, 1], scores, atol=2e-4)
     assert int(allocations.split()[0]) == 0
 
 
@@ -233,19 +235,19 @@ def test_the_example_hears_a_pipe(sdk, listener, folder, tmp_path):  # noqa: F81
     """It prints where scores rise above a half, and where they fall below 0.35."""
     samples = drawn(20000, 2)
     program = compiled(sdk, sdk / "example" / "speech.c", tmp_path / "speech")
-    seen = subprocess.run([program, listener[0].folder], input=samples.tobytes(), capture_output=True, check=False)
-    assert (seen.returncode, seen.stderr) == (0, b"")
+    completed = subprocess.run([program, listener[0].folder], input=samples.tobytes(), capture_output=True, check=False)
+    assert (completed.returncode, completed.stderr) == (0, b"")
     is_on, expected = False, []
     for number, score in enumerate(expected_scores(folder / "listener.onnx", samples, 32, 64, SMALL)):
         if (score > (0.35 if is_on else 0.5)) != is_on:
             is_on = not is_on
             expected.append(f"{'speech' if is_on else 'silence'} at window {number}, second {number * 0.004:.2f}")
-    assert seen.stdout.decode().splitlines() == expected != []
+    assert completed.stdout.decode().splitlines() == expected != []
 
 
 @pytest.mark.nightly
 def test_a_stream_on_an_emulated_board(virtual_boards, folder, tmp_path):
-    words = ["--board", "rpi4", "--host", virtual_boards.name("rpi4"), "--devices", virtual_boards.devices]
+    options = ["--board", "rpi4", "--host", virtual_boards.name("rpi4"), "--devices", virtual_boards.devices]
     steps = [
         "--pre",
         "wav:rate=16000",
@@ -254,10 +256,10 @@ def test_a_stream_on_an_emulated_board(virtual_boards, folder, tmp_path):
         *STEPS[:1],
         f"topk:k=1,labels={folder / 'speech.txt'}",
     ]
-    given = [*words, *steps, "--state", "h=hn", "--toolchain", "host", "--budget", 0, "--json", "-"]
-    report = json.loads(done("deploy", folder / "listener.onnx", *given).out)
+    build_options = [*options, *steps, "--state", "h=hn", "--toolchain", "host", "--budget", 0, "--json", "-"]
+    report = json.loads(done("deploy", folder / "listener.onnx", *build_options).out)
     assert report["sounds"]["objects"] == 32
     samples = drawn(5000, 1)
     samples.tofile(tmp_path / "said.raw")
-    found = parsed("run", *words, "--stream", tmp_path / "said.raw", "-o", tmp_path / "y.npz", "--threads", 1)
-    check(found["objects"][0]["objects"], expected_scores(folder / "listener.onnx", samples, 32, 64, SMALL), 64)
+    run_report = parsed("run", *options, "--stream", tmp_path / "said.raw", "-o", tmp_path / "y.npz", "--threads", 1)
+    check(run_report["objects"][0]["objects"], expected_scores(folder / "listener.onnx", samples, 32, 64, SMALL), 64)

@@ -41,15 +41,15 @@ def models(tmp_path_factory):
     (folder / "letters" / "pipeline.toml").write_text(
         'pre = ["wav:rate=16000", "mel:like=kaldi,mels=20", "normalize=bands"]\npost = ["ctc:labels=tokens.txt"]\n'
     )
-    (folder / "words.txt").write_text("".join(f"{word}\n" for word in WORDS))
+    (folder / "words.txt").write_text("".join(f"{label}\n" for label in WORDS))
     encode(drawn(4000, 0), 16000).tofile(folder / "short.wav")
     encode(drawn(20000, 1, 44100), 44100).tofile(folder / "long.wav")
     return folder
 
 
-def outputs_of(path, given):
+def outputs_of(path, feeds):
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return session.run(None, {"x": given.astype(np.float32)})[0]
+    return session.run(None, {"x": feeds.astype(np.float32)})[0]
 
 
 def expected_shares(models, samples):
@@ -72,29 +72,29 @@ def check_words(objects, shares, first=0.0):
 def keywords(models, tmp_path_factory):
     """The keyword model's bundle, deployed to a store of this machine, and the words that lead there."""
     root, folder = tmp_path_factory.mktemp("store"), tmp_path_factory.mktemp("bundle") / "keywords"
-    words = ["--board", "local", "--root", root]
-    steps = [word.replace("words.txt", str(models / "words.txt")) for word in STEPS]
-    given = [*words, *steps, "--sound", models / "short.wav", "-o", folder, "--budget", 0, "--json", "-"]
-    report = json.loads(done("deploy", models / "keywords.onnx", *given).out)
+    options = ["--board", "local", "--root", root]
+    steps = [step.replace("words.txt", str(models / "words.txt")) for step in STEPS]
+    build_options = [*options, *steps, "--sound", models / "short.wav", "-o", folder, "--budget", 0, "--json", "-"]
+    report = json.loads(done("deploy", models / "keywords.onnx", *build_options).out)
     assert report["sounds"] == {"bytes": 8044, "objects": 2, "text": ""}
-    return bundle.load(folder), words
+    return bundle.load(folder), options
 
 
 def test_words_on_this_machine(keywords, models, tmp_path):
-    made, words = keywords
-    assert made.manifest.sounds.labels == WORDS
-    assert "--sound short.wav" in made.manifest.command
-    found = parsed("run", *words, "--sound", models / "short.wav", "-o", tmp_path / "y.npz")
-    check_words(found["objects"][0]["objects"], expected_shares(models, drawn(4000, 0) / 32768))
-    seen = done("run", *words, "--sound", models, "-o", tmp_path / "y.npz").out
-    assert re.search(r"short\.wav .* 0\.00 +0\.25", seen)
-    assert seen.count("long.wav") == 2 * 3
+    release, options = keywords
+    assert release.manifest.sounds.labels == WORDS
+    assert "--sound short.wav" in release.manifest.command
+    report = parsed("run", *options, "--sound", models / "short.wav", "-o", tmp_path / "y.npz")
+    check_words(report["objects"][0]["objects"], expected_shares(models, drawn(4000, 0) / 32768))
+    output = done("run", *options, "--sound", models, "-o", tmp_path / "y.npz").out
+    assert re.search(r"short\.wav .* 0\.00 +0\.25", output)
+    assert output.count("long.wav") == 2 * 3
 
 
 def test_the_windows_of_a_sound_of_another_rate(keywords, models, tmp_path):
-    found = parsed("run", *keywords[1], "--sound", models / "long.wav", "-o", tmp_path / "y.npz")
+    report = parsed("run", *keywords[1], "--sound", models / "long.wav", "-o", tmp_path / "y.npz")
     samples = sound_features.resampled(drawn(20000, 1, 44100) / 32768, 44100, 16000)
-    objects = found["objects"][0]["objects"]
+    objects = report["objects"][0]["objects"]
     assert len(samples) == 7257
     assert len(objects) == 6
     for window in range(3):
@@ -104,27 +104,27 @@ def test_the_windows_of_a_sound_of_another_rate(keywords, models, tmp_path):
 
 def expected_text(models, samples):
     bands = sound_features.kaldi_bands(samples.astype(float), 16000, 400, 160, 20)
-    given = (bands - bands.mean(axis=0)) / np.sqrt(bands.var(axis=0) + 1e-7)
-    best = outputs_of(models / "letters" / "letters.onnx", given[None])[0].argmax(axis=1)
-    kept = [token for number, token in enumerate(best) if number == 0 or token != best[number - 1]]
-    return "".join(sound_nets.TOKENS[token] for token in kept if token).replace("|", " ").strip()
+    normalized = (bands - bands.mean(axis=0)) / np.sqrt(bands.var(axis=0) + 1e-7)
+    best = outputs_of(models / "letters" / "letters.onnx", normalized[None])[0].argmax(axis=1)
+    tokens = [token for number, token in enumerate(best) if number == 0 or token != best[number - 1]]
+    return "".join(sound_nets.TOKENS[token] for token in tokens if token).replace("|", " ").strip()
 
 
 @pytest.fixture(scope="module")
 def letters(models, tmp_path_factory):
     root, folder = tmp_path_factory.mktemp("store"), tmp_path_factory.mktemp("bundle") / "letters"
-    words = ["--board", "local", "--root", root]
-    done("deploy", models / "letters" / "letters.onnx", *words, "--budget", 0, "-o", folder)
-    return folder, words
+    options = ["--board", "local", "--root", root]
+    done("deploy", models / "letters" / "letters.onnx", *options, "--budget", 0, "-o", folder)
+    return folder, options
 
 
 def test_a_text_of_a_file_beside_the_model(letters, models, tmp_path):
     samples = drawn(4400, 3)
     encode(samples, 16000).tofile(tmp_path / "said.wav")
-    found = parsed("run", *letters[1], "--sound", tmp_path / "said.wav", "-o", tmp_path / "y.npz")
+    report = parsed("run", *letters[1], "--sound", tmp_path / "said.wav", "-o", tmp_path / "y.npz")
     text = expected_text(models, samples)
     assert len(text) > 3
-    assert found["texts"] == [{"sample": str(tmp_path / "said.wav"), "text": text}]
+    assert report["texts"] == [{"sample": str(tmp_path / "said.wav"), "text": text}]
     assert text in done("run", *letters[1], "--sound", tmp_path / "said.wav", "-o", tmp_path / "y.npz").out
 
 
@@ -132,11 +132,11 @@ def test_a_text_of_a_file_beside_the_model(letters, models, tmp_path):
 def beam(models, tmp_path_factory):
     """The model of letters, whose text a beam reads."""
     root, folder = tmp_path_factory.mktemp("store"), tmp_path_factory.mktemp("bundle") / "beam"
-    words = ["--board", "local", "--root", root]
+    options = ["--board", "local", "--root", root]
     steps = ["--pre", WAV, "--pre", "mel:like=kaldi,mels=20", "--pre", "normalize=bands", "--post", "softmax"]
     steps += ["--post", f"ctc:labels={models / 'letters' / 'tokens.txt'},beam=8"]
-    done("deploy", models / "letters" / "letters.onnx", *words, *steps, "--budget", 0, "-o", folder)
-    return folder, words
+    done("deploy", models / "letters" / "letters.onnx", *options, *steps, "--budget", 0, "-o", folder)
+    return folder, options
 
 
 def test_the_most_probable_text(beam, models, tmp_path):
@@ -144,14 +144,14 @@ def test_the_most_probable_text(beam, models, tmp_path):
     for seed in range(6):
         samples = drawn(4400, seed)
         encode(samples, 16000).tofile(tmp_path / "said.wav")
-        found = parsed("run", *beam[1], "--sound", tmp_path / "said.wav", "-o", tmp_path / "y.npz")
+        report = parsed("run", *beam[1], "--sound", tmp_path / "said.wav", "-o", tmp_path / "y.npz")
         bands = sound_features.kaldi_bands(samples.astype(float), 16000, 400, 160, 20)
-        given = (bands - bands.mean(axis=0)) / np.sqrt(bands.var(axis=0) + 1e-7)
-        scores = outputs_of(models / "letters" / "letters.onnx", given[None])[0].astype(float)
+        normalized = (bands - bands.mean(axis=0)) / np.sqrt(bands.var(axis=0) + 1e-7)
+        scores = outputs_of(models / "letters" / "letters.onnx", normalized[None])[0].astype(float)
         shares = np.exp(scores - scores.max(axis=1, keepdims=True))
         labels, _ = most_probable(shares / shares.sum(axis=1, keepdims=True), 8)
         text = "".join(sound_nets.TOKENS[label] for label in labels).replace("|", " ").strip()
-        assert found["texts"][0]["text"] == text
+        assert report["texts"][0]["text"] == text
         differs |= text != expected_text(models, samples)
     assert differs
 
@@ -161,8 +161,8 @@ def test_a_sound_after_the_first_allocates_nothing(name, request, sdk, models, t
     folder = request.getfixturevalue(name)[0]
     encode(drawn(4000, 5), 16000).tofile(tmp_path / "said.wav")
     program = compiled(sdk, C / "again.c", tmp_path / "again")
-    seen = ran(program, getattr(folder, "folder", folder), tmp_path / "said.wav", 0, 0)
-    assert (seen.returncode, seen.stderr, seen.stdout.split()[0]) == (0, "", "0")
+    outcome = ran(program, getattr(folder, "folder", folder), tmp_path / "said.wav", 0, 0)
+    assert (outcome.returncode, outcome.stderr, outcome.stdout.split()[0]) == (0, "", "0")
 
 
 def test_an_evaluation_reads_sounds(keywords, models, tmp_path):
@@ -172,9 +172,9 @@ def test_an_evaluation_reads_sounds(keywords, models, tmp_path):
         encode(samples, 16000).tofile(tmp_path / f"{seed}.wav")
         rows.append(f"{seed}.wav,{expected_shares(models, samples / 32768).argmax()}")
     (tmp_path / "data.csv").write_text("\n".join(rows) + "\n")
-    given = ["--model", models / "keywords.onnx", "--data", tmp_path / "data.csv", "--metric", "top1"]
-    found = parsed("evaluate", "current", *keywords[1], *given)
-    assert [side["value"] for side in found["sides"]] == [100, 100]
+    evaluation = ["--model", models / "keywords.onnx", "--data", tmp_path / "data.csv", "--metric", "top1"]
+    report = parsed("evaluate", "current", *keywords[1], *evaluation)
+    assert [side["value"] for side in report["sides"]] == [100, 100]
 
 
 @pytest.mark.parametrize(
@@ -193,15 +193,15 @@ def test_an_evaluation_reads_sounds(keywords, models, tmp_path):
 )
 def test_a_wrong_sound_is_one_clear_error(letters, name, contents, message, tmp_path):
     (tmp_path / name).write_bytes(contents)
-    seen = toolchain("run", *letters[1], "--sound", tmp_path / name, "-o", tmp_path / "y.npz")
-    assert (seen.code, message in seen.err, name in seen.err) == (2, True, True), seen.err
+    outcome = toolchain("run", *letters[1], "--sound", tmp_path / name, "-o", tmp_path / "y.npz")
+    assert (outcome.code, message in outcome.err, name in outcome.err) == (2, True, True), outcome.err
 
 
 def test_pictures_and_sounds_are_not_mixed(letters, models, tmp_path):
-    seen = toolchain("run", *letters[1], "--image", models / "short.wav", "-o", tmp_path / "y.npz")
-    assert (seen.code, "are for sounds" in seen.err) == (2, True), seen.err
-    seen = toolchain("build", models / "keywords.onnx", "--sound", models / "short.wav", "-o", tmp_path / "no")
-    assert (seen.code, "no steps that make its input" in seen.err) == (2, True), seen.err
+    outcome = toolchain("run", *letters[1], "--image", models / "short.wav", "-o", tmp_path / "y.npz")
+    assert (outcome.code, "are for sounds" in outcome.err) == (2, True), outcome.err
+    outcome = toolchain("build", models / "keywords.onnx", "--sound", models / "short.wav", "-o", tmp_path / "no")
+    assert (outcome.code, "no steps that make its input" in outcome.err) == (2, True), outcome.err
 
 
 def test_a_device_that_prepares_otherwise_is_refused(letters, monkeypatch):
@@ -210,10 +210,12 @@ def test_a_device_that_prepares_otherwise_is_refused(letters, monkeypatch):
 
     right = sounds.Computer.prepare
     monkeypatch.setattr(
-        sounds.Computer, "prepare", lambda self, *given, **named: right(self, *given, **named) * np.float32(1.001)
+        sounds.Computer,
+        "prepare",
+        lambda self, *arguments, **keyword_arguments: right(self, *arguments, **keyword_arguments) * np.float32(1.001),
     )
-    seen = toolchain("deploy", letters[0], *letters[1], "--budget", 0)
-    assert (seen.code, "makes another input of a sound" in seen.err) == (5, True), seen.err
+    outcome = toolchain("deploy", letters[0], *letters[1], "--budget", 0)
+    assert (outcome.code, "makes another input of a sound" in outcome.err) == (5, True), outcome.err
 
 
 @pytest.fixture(scope="module")
@@ -229,9 +231,9 @@ def test_an_application_hears_the_same(edge_model, keywords, letters, models):
         shares = expected_shares(models, samples / 32768)
         stereo = np.stack([samples, samples], axis=1)
         floats = (samples / 32768).astype(np.float32)
-        given = [((models / "short.wav").read_bytes(), {})]
-        given += [(array, {"rate": 16000}) for array in (samples, stereo, floats)]
-        for sound, options in given:
+        recordings = [((models / "short.wav").read_bytes(), {})]
+        recordings += [(array, {"rate": 16000}) for array in (samples, stereo, floats)]
+        for sound, options in recordings:
             heard = model.run_audio(sound, **options)
             objects = [
                 {"number": item.number, "label": item.label, "score": item.score, "seconds": (item.left, item.right)}
@@ -254,10 +256,10 @@ def test_an_application_hears_the_same(edge_model, keywords, letters, models):
 
 @pytest.mark.nightly
 def test_words_on_an_emulated_board(virtual_boards, models, tmp_path):
-    words = ["--board", "rpi4", "--host", virtual_boards.name("rpi4"), "--devices", virtual_boards.devices]
-    steps = [word.replace("words.txt", str(models / "words.txt")) for word in STEPS]
-    given = [*words, *steps, "--toolchain", "host", "--budget", 0, "--json", "-"]
-    report = json.loads(done("deploy", models / "keywords.onnx", *given).out)
+    options = ["--board", "rpi4", "--host", virtual_boards.name("rpi4"), "--devices", virtual_boards.devices]
+    steps = [step.replace("words.txt", str(models / "words.txt")) for step in STEPS]
+    build_options = [*options, *steps, "--toolchain", "host", "--budget", 0, "--json", "-"]
+    report = json.loads(done("deploy", models / "keywords.onnx", *build_options).out)
     assert report["sounds"]["objects"] == 2
-    found = parsed("run", *words, "--sound", models / "short.wav", "-o", tmp_path / "y.npz", "--threads", 1)
-    check_words(found["objects"][0]["objects"], expected_shares(models, drawn(4000, 0) / 32768))
+    run_report = parsed("run", *options, "--sound", models / "short.wav", "-o", tmp_path / "y.npz", "--threads", 1)
+    check_words(run_report["objects"][0]["objects"], expected_shares(models, drawn(4000, 0) / 32768))

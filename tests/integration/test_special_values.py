@@ -62,7 +62,7 @@ def test_special_values(dtype: str) -> None:
 @pytest.mark.parametrize("repeats", [1, LANES])
 def test_special_values_on_opencl(repeats: int) -> None:
     opencl.require_opencl()
-    nodes = [one for one in table("float32", repeats) if repeats == 1 or one.operator not in WRONG_IN_VECTORS]
+    nodes = [node for node in table("float32", repeats) if repeats == 1 or node.operator not in WRONG_IN_VECTORS]
     agree(nodes, opset=20, rtol=1e-3, kind=OPENCL)
 
 
@@ -76,10 +76,10 @@ def test_special_values_on_another_opencl(dtype: str, repeats: int) -> None:
         f"agree(table({dtype!r}, {repeats}), opset=20, rtol=1e-3, kind=OPENCL)"
     )
     environment = os.environ | opencl_runtimes.environment(opencl_runtimes.INTEL)
-    found = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", script], cwd=paths.ROOT, env=environment, capture_output=True, text=True, check=False
     )
-    assert found.returncode == 0, found.stderr[-2000:]
+    assert completed.returncode == 0, completed.stderr[-2000:]
 
 
 @pytest.mark.parametrize("kind", [PROCESSOR, OPENCL])

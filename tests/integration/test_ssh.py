@@ -125,9 +125,9 @@ def test_many_commands_leave_no_channels_and_no_processes(server, board):
     for number in range(30):
         assert board.run(f"echo {number}").stdout == f"{number}\n"
     time.sleep(0.5)
-    left = [Path(f"/proc/{pid}/comm").read_text().strip() for pid in sshd.descendants(server.process.pid)]
-    assert set(left) <= {"sshd", "sshd-session", "sh"}
-    assert left.count("sh") <= 1  # which waits for the next command
+    remaining = [Path(f"/proc/{pid}/comm").read_text().strip() for pid in sshd.descendants(server.process.pid)]
+    assert set(remaining) <= {"sshd", "sshd-session", "sh"}
+    assert remaining.count("sh") <= 1  # which waits for the next command
 
 
 def test_timeout_ends_the_remote_command(board, tmp_path):
@@ -164,12 +164,12 @@ def test_bytes_are_socket_bytes(server, options):
 def test_push_resume_pull(board, big, tmp_path):
     target, back = tmp_path / "it's here", tmp_path / "back"
     target.write_bytes(big.read_bytes()[: 5 << 20])
-    seen: list[int] = []
+    sizes: list[int] = []
     before = board.bytes_sent
-    board.push(big, str(target), offset=5 << 20, progress=seen.append)
+    board.push(big, str(target), offset=5 << 20, progress=sizes.append)
     assert _digest(target) == _digest(big)
-    assert seen == sorted(seen)
-    assert seen[-1] == 20 << 20
+    assert sizes == sorted(sizes)
+    assert sizes[-1] == 20 << 20
     assert 15 << 20 < board.bytes_sent - before < (15 << 20) * 1.01
     board.pull(str(target), back, max_bytes=64 << 20)
     assert _digest(back) == _digest(big)
@@ -190,14 +190,14 @@ def test_push_of_nothing_creates_the_file(board, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("target", "words"),
+    ("target", "message"),
     [("/dev/full", "No space left on device"), ("/proc/new", ""), ("/no/such/folder/x", "")],
 )
-def test_push_reports_what_the_device_says(board, big, target, words):
+def test_push_reports_what_the_device_says(board, big, target, message):
     started = time.monotonic()
     with pytest.raises(DeviceError, match="exit code") as caught:
         board.push(big, target)
-    assert words in caught.value.details
+    assert message in caught.value.details
     assert target in caught.value.details
     assert time.monotonic() - started < 60
 
@@ -223,9 +223,9 @@ def test_pull_failure_leaves_the_target_alone(board, tmp_path):
 # --- host keys ---
 
 
-def _forget(known: Path, text: str) -> Path:
-    known.write_text(text)
-    return known
+def _forget(known_hosts: Path, text: str) -> Path:
+    known_hosts.write_text(text)
+    return known_hosts
 
 
 def _refused(server, options):
@@ -234,11 +234,11 @@ def _refused(server, options):
     with pytest.raises(VerificationError) as caught:
         open_shell(server.host, config=options)
     deadline = time.monotonic() + 5
-    while "preauth" not in (seen := server.log()[before:]) and time.monotonic() < deadline:
+    while "preauth" not in (log := server.log()[before:]) and time.monotonic() < deadline:
         time.sleep(0.05)
     # A client that has named its user is logged as "authenticating user".
-    assert "Connection closed by 127.0.0.1" in seen
-    assert "authenticating user" not in seen
+    assert "Connection closed by 127.0.0.1" in log
+    assert "authenticating user" not in log
     listed = subprocess.run(["ssh-keygen", "-lf", server.host_key], capture_output=True, text=True, check=True)
     assert listed.stdout.split()[1] in caught.value.message
     assert "ssh-ed25519" in caught.value.message
@@ -271,25 +271,25 @@ def test_no_key_is_appended_to_a_device_of_this_host(server, options):
 
 def test_changed_key_is_refused_and_the_hint_works(server, options, tmp_path):
     other = Path(f"{sshd.keygen(tmp_path / 'other')}.pub").read_text()
-    known = _forget(tmp_path / "known", f"# lab\n[127.0.0.1]:{server.port} {other}")
-    mine = replace(options, known_hosts=(known,))
+    known_hosts = _forget(tmp_path / "known", f"# lab\n[127.0.0.1]:{server.port} {other}")
+    mine = replace(options, known_hosts=(known_hosts,))
     fault = _refused(server, mine)
-    assert f"{known}:2" in fault.details
-    assert f"ssh-keygen -f {known} -R '[127.0.0.1]:{server.port}'" in fault.hint
+    assert f"{known_hosts}:2" in fault.details
+    assert f"ssh-keygen -f {known_hosts} -R '[127.0.0.1]:{server.port}'" in fault.hint
     _obey(fault.hint)
     open_shell(server.host, config=mine).close()
 
 
 def test_key_of_another_type_counts_as_changed(server, options, tmp_path):
     other = Path(f"{sshd.keygen(tmp_path / 'other', 'ecdsa')}.pub").read_text()
-    known = _forget(tmp_path / "known", f"[127.0.0.1]:{server.port} {other}")
-    assert "not the known key" in _refused(server, replace(options, known_hosts=(known,))).message
+    known_hosts = _forget(tmp_path / "known", f"[127.0.0.1]:{server.port} {other}")
+    assert "not the known key" in _refused(server, replace(options, known_hosts=(known_hosts,))).message
 
 
 def test_changed_server_on_the_same_port(options, tmp_path):
     with sshd.running(tmp_path / "first") as first:
-        known = _forget(tmp_path / "known", first.known_hosts.read_text())
-        mine = replace(options, known_hosts=(known,), identity=first.key_file)
+        known_hosts = _forget(tmp_path / "known", first.known_hosts.read_text())
+        mine = replace(options, known_hosts=(known_hosts,), identity=first.key_file)
         open_shell(first.host, config=mine).close()
     with sshd.running(tmp_path / "second", port=first.port) as second:
         assert "not the known key" in _refused(second, mine).message
@@ -297,17 +297,17 @@ def test_changed_server_on_the_same_port(options, tmp_path):
 
 def test_revoked_key_is_refused_even_if_trusted(server, options, tmp_path):
     trusted = server.known_hosts.read_text()
-    known = _forget(tmp_path / "known", f"{trusted}@revoked * {trusted.partition(' ')[2]}")
-    fault = _refused(server, replace(options, known_hosts=(known,)))
+    known_hosts = _forget(tmp_path / "known", f"{trusted}@revoked * {trusted.partition(' ')[2]}")
+    fault = _refused(server, replace(options, known_hosts=(known_hosts,)))
     assert "revoked" in fault.message
-    assert f"{known}:2" in fault.details
+    assert f"{known_hosts}:2" in fault.details
 
 
 def test_hashed_known_hosts(server, options, tmp_path):
-    known = _forget(tmp_path / "known", server.known_hosts.read_text())
-    subprocess.run(["ssh-keygen", "-H", "-f", known], check=True, capture_output=True)
-    assert "127.0.0.1" not in known.read_text()
-    open_shell(server.host, config=replace(options, known_hosts=(known,))).close()
+    known_hosts = _forget(tmp_path / "known", server.known_hosts.read_text())
+    subprocess.run(["ssh-keygen", "-H", "-f", known_hosts], check=True, capture_output=True)
+    assert "127.0.0.1" not in known_hosts.read_text()
+    open_shell(server.host, config=replace(options, known_hosts=(known_hosts,))).close()
 
 
 def test_known_rsa_key_is_asked_for(options, tmp_path):
@@ -360,28 +360,28 @@ def test_a_list_that_nobody_named_runs_no_command(server, tmp_path, monkeypatch)
     monkeypatch.delenv("TOOLCHAIN_DEVICES", raising=False)
     (tmp_path / "config").write_text(f"{server.config.read_text()}  ProxyCommand touch {tmp_path}/ran; nc %h %p\n")
     (tmp_path / "devices.toml").write_text('[a]\nboard = "rpi4"\nhost = "board"\nssh_config = "config"\n')
-    words = ("status", "--board", "rpi4", "--host", "a", "--root", tmp_path / "device")
-    seen = toolchain(*words)
-    assert (seen.code, "has ssh_config, which runs commands" in seen.err) == (2, True)
+    command = ("status", "--board", "rpi4", "--host", "a", "--root", tmp_path / "device")
+    outcome = toolchain(*command)
+    assert (outcome.code, "has ssh_config, which runs commands" in outcome.err) == (2, True)
     assert not (tmp_path / "ran").exists()
     (tmp_path / "config").write_text(server.config.read_text())
-    seen = toolchain(*words, "--devices", "devices.toml")
-    assert seen.code == 0, seen.err
+    outcome = toolchain(*command, "--devices", "devices.toml")
+    assert outcome.code == 0, outcome.err
 
 
 @pytest.fixture
 def jumped(server, tmp_path):
     """A second server that is reached through the first, and a configuration that says so."""
     with sshd.running(tmp_path / "second") as second:
-        known = _forget(tmp_path / "known", server.known_hosts.read_text() + second.known_hosts.read_text())
+        known_hosts = _forget(tmp_path / "known", server.known_hosts.read_text() + second.known_hosts.read_text())
         config = tmp_path / "config"
         config.write_text(
             f"Host far\n  HostName 127.0.0.1\n  Port {second.port}\n  IdentityFile {second.key_file}\n"
             f"  ProxyJump near\nHost near\n  HostName 127.0.0.1\n  Port {server.port}\n"
-            f"  IdentityFile {server.key_file}\nHost *\n  User {server.user}\n  UserKnownHostsFile {known}\n"
+            f"  IdentityFile {server.key_file}\nHost *\n  User {server.user}\n  UserKnownHostsFile {known_hosts}\n"
             "  GlobalKnownHostsFile none\n"
         )
-        yield second, known, SshOptions(config_file=config, connect_timeout=5)
+        yield second, known_hosts, SshOptions(config_file=config, connect_timeout=5)
 
 
 def test_jump_host(jumped, big, tmp_path):
@@ -396,12 +396,12 @@ def test_jump_host(jumped, big, tmp_path):
 
 
 def test_jump_host_keys_are_checked(server, jumped):
-    second, known, mine = jumped
-    known.write_text(second.known_hosts.read_text())
+    second, known_hosts, mine = jumped
+    known_hosts.write_text(second.known_hosts.read_text())
     with pytest.raises(VerificationError) as caught:
         open_shell("far", config=mine)
     assert f"ssh-keyscan -p {server.port} " in caught.value.hint
-    known.write_text(server.known_hosts.read_text())
+    known_hosts.write_text(server.known_hosts.read_text())
     with pytest.raises(VerificationError) as caught:
         open_shell("far", config=mine)
     command = caught.value.hint.splitlines()[-1]
@@ -442,9 +442,9 @@ def test_server_dies_in_a_push(mortal, big, tmp_path):
         shell.push(big, str(target), progress=kill)
     assert caught.value.hint
     assert time.monotonic() - started < 60
-    written = target.read_bytes()
-    assert 0 < len(written) < 20 << 20
-    assert big.read_bytes().startswith(written)
+    content = target.read_bytes()
+    assert 0 < len(content) < 20 << 20
+    assert big.read_bytes().startswith(content)
     with pytest.raises(DeviceError, match="was lost"):
         shell.run("true")
 
@@ -461,12 +461,12 @@ def test_server_dies_in_a_run(mortal):
 
 def test_server_dies_under_a_process(mortal):
     server, shell = mortal
-    held = shell.start("echo ready; sleep 60")
-    assert held.readline(5) == "ready\n"
+    process = shell.start("echo ready; sleep 60")
+    assert process.readline(5) == "ready\n"
     server.kill_sessions()
     with pytest.raises(DeviceError, match="was lost"):
-        held.readline(5)
-    held.close()
+        process.readline(5)
+    process.close()
 
 
 def test_frozen_server(mortal):
@@ -482,28 +482,28 @@ def test_frozen_server(mortal):
 
 
 def test_process_talks_in_lines(board):
-    held = board.start('while read -r line; do echo "<$line>"; done; echo warned >&2; exit 5')
-    held.write("one\ntwo\n")
-    assert held.readline(5) == "<one>\n"
-    assert held.readline(5) == "<two>\n"
+    process = board.start('while read -r line; do echo "<$line>"; done; echo warned >&2; exit 5')
+    process.write("one\ntwo\n")
+    assert process.readline(5) == "<one>\n"
+    assert process.readline(5) == "<two>\n"
     with pytest.raises(DeviceError, match="no line within"):
-        held.readline(0.1)
-    assert held.close() == 5
-    assert held.close() == 5
+        process.readline(0.1)
+    assert process.close() == 5
+    assert process.close() == 5
 
 
 def test_process_end_of_output(board):
-    held = board.start("printf 'no newline'; echo why >&2")
-    assert held.readline(5) == "no newline"
-    assert held.readline(5) == ""
-    assert held.stderr == "why\n"
-    assert held.close() == 0
+    process = board.start("printf 'no newline'; echo why >&2")
+    assert process.readline(5) == "no newline"
+    assert process.readline(5) == ""
+    assert process.stderr == "why\n"
+    assert process.close() == 0
 
 
 def test_process_leaves_nothing_behind(board, tmp_path):
-    held = board.start(f"sleep 300 & echo $! > {tmp_path}/pid; echo ready; exec sleep 300")
-    assert held.readline(5) == "ready\n"
-    assert held.close() is None
+    process = board.start(f"sleep 300 & echo $! > {tmp_path}/pid; echo ready; exec sleep 300")
+    assert process.readline(5) == "ready\n"
+    assert process.close() is None
     assert _gone(_pid(tmp_path / "pid"))
 
 
@@ -571,8 +571,8 @@ def far(server, options, tmp_path):
     """The server behind 200 kB/s and 0.2 s there and back, with all the buffers that a network has on the way."""
     with links.slow(server.port, rate=200_000, delay=0.1) as port:
         keys = server.known_hosts.read_text().partition(" ")[2]
-        known = _forget(tmp_path / "known", f"[127.0.0.1]:{port} {keys}")
-        mine = replace(options, known_hosts=(known,), connect_timeout=30, stall_timeout=3)
+        known_hosts = _forget(tmp_path / "known", f"[127.0.0.1]:{port} {keys}")
+        mine = replace(options, known_hosts=(known_hosts,), connect_timeout=30, stall_timeout=3)
         with open_shell(f"{server.user}@127.0.0.1:{port}", config=mine) as shell:
             yield shell
 

@@ -63,15 +63,21 @@ def named(name: str, folder: Path) -> Model:
     if name != SILERO:
         make, pairs = NETS[name]
         return Model(nets.save(make(), folder), states=pairs)
-    one = third_party.MODELS[name]
-    require(one.wheel.file, "a way to the package index", third_party.reachable(one))
-    return Model(str(third_party.obtain(one)), one.shapes, fixed=one.fixed, states={"state": "stateN"})
+    entry = third_party.MODELS[name]
+    require(entry.wheel.file, "a way to the package index", third_party.reachable(entry))
+    return Model(str(third_party.obtain(entry)), entry.shapes, fixed=entry.fixed, states={"state": "stateN"})
 
 
 def words(model: Model) -> list[str]:
-    options = [word for pair in model.states.items() for word in ("--state", "=".join(pair))]
-    options += [word for key, size in model.shapes.items() for word in ("--shape", f"{key}:{','.join(map(str, size))}")]
-    return [model.source, *options, *(word for pair in model.fixed.items() for word in ("--fix", "=".join(pair)))]
+    options = [argument for pair in model.states.items() for argument in ("--state", "=".join(pair))]
+    options += [
+        argument for key, size in model.shapes.items() for argument in ("--shape", f"{key}:{','.join(map(str, size))}")
+    ]
+    return [
+        model.source,
+        *options,
+        *(argument for pair in model.fixed.items() for argument in ("--fix", "=".join(pair))),
+    ]
 
 
 def sequence(name: str, loaded, count: int) -> dict[str, np.ndarray]:
@@ -86,21 +92,21 @@ def sequence(name: str, loaded, count: int) -> dict[str, np.ndarray]:
     }
 
 
-def expected(loaded, given) -> dict[str, np.ndarray]:
-    return states.sequence(reference.open_model(loaded), loaded.inputs, loaded.states)(given)
+def expected(loaded, steps) -> dict[str, np.ndarray]:
+    return states.sequence(reference.open_model(loaded), loaded.inputs, loaded.states)(steps)
 
 
 def python(code: str, *arguments: object, code_expected: int = 0) -> str:
     command = [sys.executable, "-c", code, *map(str, arguments)]
-    seen = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert (seen.returncode, seen.stderr) == (code_expected, "")
-    return seen.stdout
+    completed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert (completed.returncode, completed.stderr) == (code_expected, "")
+    return completed.stdout
 
 
-def assert_near(found, wanted, limit: float) -> None:
-    assert set(found) == set(wanted)
-    for name, value in wanted.items():
-        assert np.abs(found[name] - value).max() <= limit * np.abs(value).max(), name
+def assert_near(arrays, expected_arrays, limit: float) -> None:
+    assert set(arrays) == set(expected_arrays)
+    for name, value in expected_arrays.items():
+        assert np.abs(arrays[name] - value).max() <= limit * np.abs(value).max(), name
 
 
 @pytest.mark.parametrize("count", [48, pytest.param(1000, marks=pytest.mark.nightly)])
@@ -112,11 +118,11 @@ def test_steps_of_the_library_match_onnxruntime(name, count, sdk, tmp_path):
     pairs = [{"input": key, "output": value, "in_place": is_cache} for key, value in model.states.items()]
     assert built["states"] == pairs
     loaded = source.load_request(model)
-    given = sequence(name, loaded, count)
-    np.savez(tmp_path / "in.npz", **given)
+    steps = sequence(name, loaded, count)
+    np.savez(tmp_path / "in.npz", **steps)
     python(STEP, sdk, tmp_path / "bundle", tmp_path / "in.npz", tmp_path / "out.npz")
-    with np.load(tmp_path / "out.npz") as found:
-        assert_near(dict(found), expected(loaded, given), LIMITS[name])
+    with np.load(tmp_path / "out.npz") as outputs:
+        assert_near(dict(outputs), expected(loaded, steps), LIMITS[name])
 
 
 @pytest.fixture(scope="module")
@@ -135,8 +141,8 @@ def test_a_c_application_steps_resets_saves_and_loads(sdk, releases, tmp_path):
     command += [f"-I{sdk.parent / 'include'}", "-o", program, library / "libedge_model.so.1", f"-Wl,-rpath,{library}"]
     subprocess.run(command, check=True)
     folders = [release.folder for release in releases]
-    seen = subprocess.run([program, *folders, tmp_path / "state"], capture_output=True, text=True, check=False)
-    assert (seen.returncode, seen.stderr) == (0, "")
+    completed = subprocess.run([program, *folders, tmp_path / "state"], capture_output=True, text=True, check=False)
+    assert (completed.returncode, completed.stderr) == (0, "")
 
 
 STREAMS = """
@@ -214,8 +220,8 @@ def caches(tmp_path_factory):
     folder = tmp_path_factory.mktemp("caches")
     path = nets.save(state_nets.transformer(), folder)
     np.savez(folder / "in.npz", **state_nets.steps_of_transformer(30))
-    seen = done("build", path, "--state", "auto", "-o", folder / "bundle")
-    assert "past_key_0=present_key_0 (in place)" in seen.out
+    outcome = done("build", path, "--state", "auto", "-o", folder / "bundle")
+    assert "past_key_0=present_key_0 (in place)" in outcome.out
     return folder / "bundle", folder / "in.npz"
 
 
@@ -245,12 +251,12 @@ with edge_model.Model(sys.argv[2]) as model:
 
 def test_a_step_that_fails_on_its_way_leaves_no_half_written_state(sdk, caches, tmp_path):
     """Its output is not what the manifest says, which shows after the caches were written."""
-    folder, given = caches
+    folder, inputs_file = caches
     damaged = shutil.copytree(folder, tmp_path / "damaged")
     manifest = json.loads((damaged / "manifest.json").read_text())
     manifest["outputs"][0]["shape"] = [1, 17]
     (damaged / "manifest.json").write_text(json.dumps(manifest))
-    lines = python(BROKEN, sdk, damaged, given, tmp_path / "state").splitlines()
+    lines = python(BROKEN, sdk, damaged, inputs_file, tmp_path / "state").splitlines()
     changed = "5 a step failed while it changed the state"
     assert [line[: len(changed)] for line in lines[1:4]] == [changed, changed, "done"]
     assert lines[0] == lines[4]
@@ -258,17 +264,17 @@ def test_a_step_that_fails_on_its_way_leaves_no_half_written_state(sdk, caches, 
 
 
 def test_the_commands_say_which_caches_are_in_place(caches, tmp_path):
-    folder, given = caches
+    folder, inputs_file = caches
     options = ["--board", "local", "--root", tmp_path / "root"]
     report = json.loads(done("deploy", folder, *options, "--budget", 0, "--json", "-").out)
     assert [pair["in_place"] for pair in report["state"]["pairs"]] == [True] * 4
     assert "two buffers" not in done("inspect", "package", folder).out
-    done("run", *options, "--stream", given, "-o", tmp_path / "out.npz")
+    done("run", *options, "--stream", inputs_file, "-o", tmp_path / "out.npz")
     loaded = source.load_request(Model(str(folder.parent / "net.onnx"), detection="use"))
-    with np.load(tmp_path / "out.npz") as found, np.load(given) as arrays:
-        assert_near(dict(found), expected(loaded, dict(arrays)), 1e-5)
-    for words in (["bench", "--budget", 0.05], ["profile", "--runs", 3]):
-        assert json.loads(done(*words, *options, "--json", "-").out)
+    with np.load(tmp_path / "out.npz") as outputs, np.load(inputs_file) as arrays:
+        assert_near(dict(outputs), expected(loaded, dict(arrays)), 1e-5)
+    for command in (["bench", "--budget", 0.05], ["profile", "--runs", 3]):
+        assert json.loads(done(*command, *options, "--json", "-").out)
 
 
 def test_a_gate_runs_the_steps_of_caches_in_place(caches, tmp_path):
@@ -277,8 +283,8 @@ def test_a_gate_runs_the_steps_of_caches_in_place(caches, tmp_path):
     again = nets.save(state_nets.transformer(), tmp_path, "again.onnx")
     done("build", again, "--state", "auto", "-o", tmp_path / "again")
     done("deploy", folder, *options, "--budget", 0)
-    words = ["--base", "current", "--least", 50, "--worst", 400, "--round-ms", 20, "--rounds", 8]
-    gate = toolchain("gate", tmp_path / "again", *words, *options)
+    gate_options = ["--base", "current", "--least", 50, "--worst", 400, "--round-ms", 20, "--rounds", 8]
+    gate = toolchain("gate", tmp_path / "again", *gate_options, *options)
     assert gate.code in {0, 6, 7}, gate.err
 
 
@@ -297,14 +303,14 @@ def device(releases, tmp_path_factory):
 def test_a_stream_is_run_in_pieces_that_pass_the_state_on(device, releases, tmp_path, monkeypatch):
     monkeypatch.setattr(sampling, "_PIECE_SAMPLES", 7)
     loaded = source.load_request(Model(str(releases[0].folder.parent / "first.onnx"), states={"h": "hn"}))
-    given = sequence("gru", loaded, 20)
-    given["x"].tofile(tmp_path / "x.raw")
-    found = parsed("run", *device, "--stream", tmp_path / "x.raw", "-o", tmp_path / "raw.npz")
-    assert (found["samples"], found["pieces"], found["is_sequence"]) == (20, 3, True)
-    np.savez(tmp_path / "x.npz", **given)
+    steps = sequence("gru", loaded, 20)
+    steps["x"].tofile(tmp_path / "x.raw")
+    report = parsed("run", *device, "--stream", tmp_path / "x.raw", "-o", tmp_path / "raw.npz")
+    assert (report["samples"], report["pieces"], report["is_sequence"]) == (20, 3, True)
+    np.savez(tmp_path / "x.npz", **steps)
     done("run", *device, "--stream", tmp_path / "x.npz", "--steps", 9, "-o", tmp_path / "some.npz")
     with np.load(tmp_path / "raw.npz") as raw, np.load(tmp_path / "some.npz") as some:
-        assert_near(dict(raw), expected(loaded, given), 1e-5)
+        assert_near(dict(raw), expected(loaded, steps), 1e-5)
         np.testing.assert_array_equal(some["y"], raw["y"][:9])
 
 
@@ -339,11 +345,11 @@ def test_a_state_in_the_memory_of_a_gpu(name, sdk, tmp_path, monkeypatch):
     model = named(name, tmp_path)
     done("build", *words(model), "--board", "opencl-local", "-o", tmp_path / "bundle")
     loaded = source.load_request(model)
-    given = sequence(name, loaded, 12)
-    np.savez(tmp_path / "in.npz", **given)
+    steps = sequence(name, loaded, 12)
+    np.savez(tmp_path / "in.npz", **steps)
     python(STEP, sdk, tmp_path / "bundle", tmp_path / "in.npz", tmp_path / "out.npz")
-    with np.load(tmp_path / "out.npz") as found:
-        assert_near(dict(found), expected(loaded, given), LIMITS[name])
+    with np.load(tmp_path / "out.npz") as outputs:
+        assert_near(dict(outputs), expected(loaded, steps), LIMITS[name])
 
 
 # --- boards --------------------------------------------------------------------------------------------------------
@@ -358,8 +364,8 @@ def test_a_sequence_on_a_virtual_board(virtual_boards, tmp_path):
     )
     assert (report["outputs"]["ok"], report["state"]["steps"]) == (True, states.STEPS)
     loaded = source.load_request(Model(path, detection="use"))
-    given = sequence("gru", loaded, 12)
-    given["x"].tofile(tmp_path / "x.raw")
+    steps = sequence("gru", loaded, 12)
+    steps["x"].tofile(tmp_path / "x.raw")
     done("run", *options, "--stream", tmp_path / "x.raw", "-o", tmp_path / "y.npz")
-    with np.load(tmp_path / "y.npz") as found:
-        assert_near(dict(found), expected(loaded, given), 1e-5)
+    with np.load(tmp_path / "y.npz") as outputs:
+        assert_near(dict(outputs), expected(loaded, steps), 1e-5)

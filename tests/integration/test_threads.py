@@ -17,13 +17,13 @@ JOBS = 10_000
 def test_every_piece_is_computed_once(sanitizer, tmp_path):
     """The same bits for any number of threads; nobody waits for a worker that is stopped; idle threads use no CPU."""
     folder = resources.RUNTIME / "threads"
-    own = resources.package_folder("tvm_ffi")
+    ffi_folder = resources.package_folder("tvm_ffi")
     program = tmp_path / "pieces"
     sources = [DATA / "threads" / "pieces.cc", folder.parent / "memory" / "workspaces.cc"]
     sources += [folder / f"{name}.cc" for name in ("launcher", "neighbours", "pool", "shared_pools", "task_queue")]
-    words = ["g++", "-std=c++17", "-g", "-O1", f"-fsanitize={sanitizer}", "-fno-sanitize=vptr", f"-I{folder}"]
-    words += [f"-isystem{place}" for place in (own / "include", resources.package_folder("tvm") / "include")]
-    words += [*map(str, sources), f"-L{own / 'lib'}", "-ltvm_ffi"]
-    subprocess.run([*words, f"-Wl,-rpath,{own / 'lib'}", "-lpthread", "-o", program], check=True)
-    done = subprocess.run([program, str(JOBS)], check=False, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+    command = ["g++", "-std=c++17", "-g", "-O1", f"-fsanitize={sanitizer}", "-fno-sanitize=vptr", f"-I{folder}"]
+    command += [f"-isystem{folder}" for folder in (ffi_folder / "include", resources.package_folder("tvm") / "include")]
+    command += [*map(str, sources), f"-L{ffi_folder / 'lib'}", "-ltvm_ffi"]
+    subprocess.run([*command, f"-Wl,-rpath,{ffi_folder / 'lib'}", "-lpthread", "-o", program], check=True)
+    completed = subprocess.run([program, str(JOBS)], check=False, capture_output=True, text=True)
+    assert (completed.returncode, completed.stderr) == (0, "")

@@ -40,18 +40,18 @@ def _busy_machine(monkeypatch):
     monkeypatch.setattr(tune, "MeasurePool", functools.partial(MeasurePool, rules=rules))
 
 
-def done(*words: object) -> Outcome:
-    seen = toolchain(*words)
-    assert seen.code == 0, seen.err
-    return seen
+def done(*arguments: object) -> Outcome:
+    outcome = toolchain(*arguments)
+    assert outcome.code == 0, outcome.err
+    return outcome
 
 
-def tuned(*words: object) -> dict:
-    return json.loads(done("tune", *QUICK, *words, "--json").out)
+def tuned(*arguments: object) -> dict:
+    return json.loads(done("tune", *QUICK, *arguments, "--json").out)
 
 
 def names(report: dict) -> dict[str, int]:
-    return {one["name"]: one["trials"] for one in report["boards"]}
+    return {board["name"]: board["trials"] for board in report["boards"]}
 
 
 # --- this machine ----------------------------------------------------------------------------------------------------
@@ -78,16 +78,16 @@ def here(tmp_path_factory):
     folder = tmp_path_factory.mktemp("here")
     with contextlib.chdir(folder):
         report = tuned("--trials", TRIALS, "--records", "R.jsonl", "--html", "page.html", "--root", folder / "root")
-        made = {path.name for path in folder.iterdir()}
-        assert made == {"R.jsonl", ".R.jsonl.lock", "page.html", "root"}, "and nothing else"
+        started = {path.name for path in folder.iterdir()}
+        assert started == {"R.jsonl", ".R.jsonl.lock", "page.html", "root"}, "and nothing else"
     return Tuned(folder, report)
 
 
 def counted(report) -> dict:
     """Return what a report says of its trials; on a machine that others use, a sample may be doubted: it counts."""
-    found = {**report["trials"], "failed": dict(report["trials"]["failed"])}
-    found["ok"] += found["failed"].pop("suspicious", 0)
-    return found
+    counts = {**report["trials"], "failed": dict(report["trials"]["failed"])}
+    counts["ok"] += counts["failed"].pop("suspicious", 0)
+    return counts
 
 
 def test_a_report_tells_all(here):
@@ -129,8 +129,8 @@ def test_a_report_shows_how_near_each_kernel_is_to_the_peak(here):
 
 def test_the_same_command_measures_nothing_again(here):
     before = here.records.read_bytes()
-    seen = done("tune", *QUICK, *here.words, "--json")
-    report = json.loads(seen.out)
+    outcome = done("tune", *QUICK, *here.words, "--json")
+    report = json.loads(outcome.out)
     assert counted(report) == {
         "total": TRIALS,
         "planned": TRIALS,
@@ -143,9 +143,9 @@ def test_the_same_command_measures_nothing_again(here):
     assert names(report) == {"local": 0}
     assert here.records.read_bytes() == before
     assert report["estimated_s"] == here.report["estimated_s"]
-    seen = done("tune", *QUICK, *here.words)
-    assert f"{TRIALS} of them from an earlier part of the run" in seen.out
-    assert f"{TRIALS} trials of this run are in {here.records}\n" in seen.err, "and there is nothing to go on with"
+    outcome = done("tune", *QUICK, *here.words)
+    assert f"{TRIALS} of them from an earlier part of the run" in outcome.out
+    assert f"{TRIALS} trials of this run are in {here.records}\n" in outcome.err, "and there is nothing to go on with"
 
 
 @pytest.mark.nightly  # test_tuning_resume.py does the same with boards that are a formula
@@ -160,10 +160,10 @@ def test_more_trials_go_on_from_there(here, tmp_path):
 
 def test_build_applies_the_winners_alone(here, tmp_path):
     won = sum(task["verdict"] == "faster" for task in here.report["tasks"])
-    seen = done("build", "mlp", "--without", "all", "--records", here.records, "-o", tmp_path / "bundle", "--json")
-    found = json.loads(seen.out)["manifest"]["records"]
-    assert found["tuned"] == won
-    assert f"{won} of 5" in seen.err
+    outcome = done("build", "mlp", "--without", "all", "--records", here.records, "-o", tmp_path / "bundle", "--json")
+    tuned_records = json.loads(outcome.out)["manifest"]["records"]
+    assert tuned_records["tuned"] == won
+    assert f"{won} of 5" in outcome.err
 
 
 def let_another_win(records: Path, which=lambda line: line["index"]) -> None:
@@ -184,16 +184,16 @@ def let_another_win(records: Path, which=lambda line: line["index"]) -> None:
 def test_compare_tells_the_ratio(here, tmp_path):
     records = Path(shutil.copy(here.records, tmp_path))
     let_another_win(records)
-    words = ("--records", records, "--budget", 1, "--json", "--root", here.folder / "root")
-    seen = done("compare", "mlp", "--without", "all", *words)
-    found = json.loads(seen.out)
-    low, high = found["ratio"]["ci99"]
-    assert 0 < low <= found["ratio"]["value"] <= high
-    assert found["verdict"] == ("faster" if low > 1 else "slower" if high < 1 else "")
-    assert found["difference"]["ok"] is True
-    assert (found["tuned"], found["tasks"], found["emulated"]) == (TASKS, 5, False)
-    assert len(found["first"]["samples"]) >= 12
-    assert found["shipped"] == 0
+    options = ("--records", records, "--budget", 1, "--json", "--root", here.folder / "root")
+    outcome = done("compare", "mlp", "--without", "all", *options)
+    report = json.loads(outcome.out)
+    low, high = report["ratio"]["ci99"]
+    assert 0 < low <= report["ratio"]["value"] <= high
+    assert report["verdict"] == ("faster" if low > 1 else "slower" if high < 1 else "")
+    assert report["difference"]["ok"] is True
+    assert (report["tuned"], report["tasks"], report["emulated"]) == (TASKS, 5, False)
+    assert len(report["first"]["samples"]) >= 12
+    assert report["shipped"] == 0
 
 
 def test_what_is_tuned_for_some_threads_is_for_them_alone(here, tmp_path):
@@ -201,37 +201,37 @@ def test_what_is_tuned_for_some_threads_is_for_them_alone(here, tmp_path):
     let_another_win(records)
     built = ("build", "mlp", "--without", "all", "--records", records, "-o", tmp_path / "bundle")
     if os.cpu_count() != 1:
-        seen = toolchain(*built, "--threads", 1)
-        assert (seen.code, "has no records for local" in seen.err) == (2, True)
-        assert "for 1 thread(s)" in seen.err
-    seen = done(*built, "--threads", len(os.sched_getaffinity(0)), "--json")
-    assert json.loads(seen.out)["manifest"]["records"]["tuned"] == TASKS
+        outcome = toolchain(*built, "--threads", 1)
+        assert (outcome.code, "has no records for local" in outcome.err) == (2, True)
+        assert "for 1 thread(s)" in outcome.err
+    outcome = done(*built, "--threads", len(os.sched_getaffinity(0)), "--json")
+    assert json.loads(outcome.out)["manifest"]["records"]["tuned"] == TASKS
 
 
 def test_a_run_ends_with_the_whole_model(here, tmp_path):
     """It is compared with what a deploy makes of it without these records; where nothing won, that is said."""
     records = Path(shutil.copy(here.records, tmp_path))
-    words = ("--trials", TRIALS, "--records", records, "--root", here.folder / "root", "--json")
+    options = ("--trials", TRIALS, "--records", records, "--root", here.folder / "root", "--json")
     let_another_win(records)
-    command = [word for word in QUICK if word != "--no-compare"]
-    found = json.loads(done("tune", *command, *words).out)["end_to_end"]
-    assert found["comparison"]["tuned"] == TASKS
-    assert found["comparison"]["ratio"]["ci99"]
-    sure = "is NOT measurably faster" if not found["comparison"]["verdict"] else "times as fast as untuned"
-    assert sure in found["outcome"]
+    command = [argument for argument in QUICK if argument != "--no-compare"]
+    end_to_end = json.loads(done("tune", *command, *options).out)["end_to_end"]
+    assert end_to_end["comparison"]["tuned"] == TASKS
+    assert end_to_end["comparison"]["ratio"]["ci99"]
+    sure = "is NOT measurably faster" if not end_to_end["comparison"]["verdict"] else "times as fast as untuned"
+    assert sure in end_to_end["outcome"]
 
 
 def test_winners_that_make_the_whole_model_slower_are_taken_back(here, tmp_path):
     records = Path(shutil.copy(here.records, tmp_path))
-    words = ("--trials", TRIALS, "--records", records, "--root", here.folder / "root")
+    options = ("--trials", TRIALS, "--records", records, "--root", here.folder / "root")
     let_another_win(records, which=lambda line: min(line["samples_s"]))
-    command = [word for word in QUICK if word != "--no-compare"]
-    seen = done("tune", *command, *words)
-    assert re.search(rf"tuned is SLOWER: .*; so all {TASKS} winners are taken back", seen.out)
+    command = [argument for argument in QUICK if argument != "--no-compare"]
+    outcome = done("tune", *command, *options)
+    assert re.search(rf"tuned is SLOWER: .*; so all {TASKS} winners are taken back", outcome.out)
     verdicts = [json.loads(line).get("verdict") for line in records.read_text().splitlines()]
     assert verdicts[-TASKS:] == ["untuned"] * TASKS
-    seen = toolchain("compare", "mlp", "--without", "all", "--records", records, "--root", here.folder / "root")
-    assert (seen.code, "nothing to compare" in seen.err) == (2, True), seen.err
+    outcome = toolchain("compare", "mlp", "--without", "all", "--records", records, "--root", here.folder / "root")
+    assert (outcome.code, "nothing to compare" in outcome.err) == (2, True), outcome.err
 
 
 def bundles_in(root: Path) -> list[Path]:
@@ -241,47 +241,49 @@ def bundles_in(root: Path) -> list[Path]:
 def test_a_model_that_was_never_tuned_has_nothing_to_compare(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TOOLCHAIN_RECORDS", str(tmp_path / "none"))
-    seen = toolchain("compare", "mobilenet", "--root", tmp_path / "root")
-    assert seen.code == 2, seen.err
-    assert "nothing to compare" in seen.err
-    assert "hint: toolchain tune mobilenet\n" in seen.err
-    assert "importing" not in seen.err
-    assert (seen.out, bundles_in(tmp_path / "root")) == ("", [])
+    outcome = toolchain("compare", "mobilenet", "--root", tmp_path / "root")
+    assert outcome.code == 2, outcome.err
+    assert "nothing to compare" in outcome.err
+    assert "hint: toolchain tune mobilenet\n" in outcome.err
+    assert "importing" not in outcome.err
+    assert (outcome.out, bundles_in(tmp_path / "root")) == ("", [])
 
 
 def test_records_that_change_nothing_leave_nothing_to_compare(here, tmp_path):
     """Those of another model: they are for this board, and apply to none of the kernels."""
     source = nets.save(nets.relu((1, 4096)), tmp_path)
-    seen = toolchain("compare", source, "--records", here.records, "--root", tmp_path / "root")
-    assert seen.code == 2, seen.err
-    assert "nothing to compare" in seen.err
-    assert f"hint: toolchain tune {source}" in seen.err
-    assert "measuring" not in seen.err
+    outcome = toolchain("compare", source, "--records", here.records, "--root", tmp_path / "root")
+    assert outcome.code == 2, outcome.err
+    assert "nothing to compare" in outcome.err
+    assert f"hint: toolchain tune {source}" in outcome.err
+    assert "measuring" not in outcome.err
     assert bundles_in(tmp_path / "root") == []
 
 
 def test_shipped_records_are_compared_with_none_where_they_are_named(tmp_path):
-    seen = toolchain("compare", "mlp", "--records", "shipped", "--budget", 0.1, "--root", tmp_path / "root", "--json")
-    if seen.code:  # no records are shipped for processors without AVX-512
-        assert (seen.code, "no tuning record applies to it" in seen.err) == (2, True)
+    outcome = toolchain(
+        "compare", "mlp", "--records", "shipped", "--budget", 0.1, "--root", tmp_path / "root", "--json"
+    )
+    if outcome.code:  # no records are shipped for processors without AVX-512
+        assert (outcome.code, "no tuning record applies to it" in outcome.err) == (2, True)
         return
-    found = json.loads(seen.out)
-    assert (found["tuned"], found["shipped"] > 0) == (0, True)
+    report = json.loads(outcome.out)
+    assert (report["tuned"], report["shipped"] > 0) == (0, True)
 
 
 def test_records_cannot_be_compared_without_any():
-    seen = toolchain("compare", "mlp", "--no-records")
-    assert (seen.code, "--no-records" in seen.err) == (2, True)
+    outcome = toolchain("compare", "mlp", "--no-records")
+    assert (outcome.code, "--no-records" in outcome.err) == (2, True)
 
 
 def test_deploy_tunes_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TOOLCHAIN_RECORDS", str(tmp_path / "kept"))
-    seen = done("deploy", "mlp", "--trials", 8, "--budget", 0.1, "--root", tmp_path / "root", "--json", "-")
-    assert json.loads(seen.out)["outputs"]["ok"] is True
+    outcome = done("deploy", "mlp", "--trials", 8, "--budget", 0.1, "--root", tmp_path / "root", "--json", "-")
+    assert json.loads(outcome.out)["outputs"]["ok"] is True
     lines = [json.loads(line) for line in (tmp_path / "kept" / "local.jsonl").read_text().splitlines()]
-    assert len([one for one in lines if one["kind"] == "trial" and "among" not in one]) == 8
-    assert re.search(r"records for [0-5] of 5 kernels", seen.err), seen.err
+    assert len([line for line in lines if line["kind"] == "trial" and "among" not in line]) == 8
+    assert re.search(r"records for [0-5] of 5 kernels", outcome.err), outcome.err
 
 
 # --- a lab -----------------------------------------------------------------------------------------------------------
@@ -310,12 +312,12 @@ def lab(tmp_path_factory, native) -> Iterator[Lab]:
                 for name in ("a", "b")
             )
         )
-        made = Lab(folder, cache, servers)
-        yield made
+        started = Lab(folder, cache, servers)
+        yield started
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("TOOLCHAIN_CACHE", str(cache))
             done("farm", "down")
-        until(lambda: not board_servers(made))
+        until(lambda: not board_servers(started))
 
 
 @pytest.fixture
@@ -339,9 +341,9 @@ def bench(surroundings) -> Lab:
 @pytest.fixture
 def farm(surroundings) -> dict:
     """The lab's farm, with both devices free; it stays up for the next test."""
-    found = json.loads(done("farm", "up", "--json").out)
+    report = json.loads(done("farm", "up", "--json").out)
     until(lambda: states() == {"a": "free", "b": "free"})
-    return found
+    return report
 
 
 def own() -> set[int]:
@@ -364,15 +366,15 @@ def test_a_device_is_served_for_the_run_alone(bench, tmp_path, monkeypatch):
 
 def test_a_device_over_ssh_is_tuned_deployed_to_and_compared(bench, tmp_path):
     """An emulator's records are for emulators, and such is what its deploy and its comparison build with."""
-    at = ("--board", "bench", "--host", "a", "--toolchain", "host")
-    seen = done("deploy", "mlp", *at, "--trials", 8, "--budget", 0.1, "--json", "-")
-    report = json.loads(seen.out)
+    device_options = ("--board", "bench", "--host", "a", "--toolchain", "host")
+    outcome = done("deploy", "mlp", *device_options, "--trials", 8, "--budget", 0.1, "--json", "-")
+    report = json.loads(outcome.out)
     assert (report["outputs"]["ok"], report["emulated"]) == (True, True)
-    assert re.search(r"records for [0-5] of 5 kernels", seen.err), seen.err
+    assert re.search(r"records for [0-5] of 5 kernels", outcome.err), outcome.err
     let_another_win(tmp_path / "records" / "bench.jsonl")
-    found = json.loads(done("compare", "mlp", *at, "--budget", 0.2, "--json").out)
-    assert (found["emulated"], found["difference"]["ok"], found["tuned"] > 0) == (True, True, True)
-    current = json.loads(done("status", *at[:4], "--json").out)["current"]
+    comparison = json.loads(done("compare", "mlp", *device_options, "--budget", 0.2, "--json").out)
+    assert (comparison["emulated"], comparison["difference"]["ok"], comparison["tuned"] > 0) == (True, True, True)
+    current = json.loads(done("status", *device_options[:4], "--json").out)["current"]
     assert f"sha256:{current['digest']}" == report["bundle_digest"], "a comparison leaves the release as it was"
 
 
@@ -384,21 +386,24 @@ def test_a_run_that_is_ended_leaves_its_records_and_nothing_else(bench, tmp_path
         until(lambda: (records.exists() and records.read_text().count('"samples_s"') > 4) or process.poll() is not None)
         process.send_signal(number)
         _out, err = process.communicate(timeout=60)
-    left = records.read_text().count('"samples_s"')
+    trials_left = records.read_text().count('"samples_s"')
     if number == signal.SIGINT:
         assert process.returncode == 130, err
         # A trial is counted when it is in the file, and the signal may come in between.
-        told = [f"{count} trials of this run are in {records}; the same command goes on" for count in (left, left - 1)]
-        assert any(words in err for words in told), err
+        messages = [
+            f"{count} trials of this run are in {records}; the same command goes on"
+            for count in (trials_left, trials_left - 1)
+        ]
+        assert any(message in err for message in messages), err
     until(lambda: not own() - before)
     until(lambda: not board_servers(bench))
-    report = tuned("--board", "bench", "--host", "a", "--trials", left)
-    assert report["trials"]["resumed"] == report["trials"]["total"] == left
+    report = tuned("--board", "bench", "--host", "a", "--trials", trials_left)
+    assert report["trials"]["resumed"] == report["trials"]["total"] == trials_left
 
 
 def test_which_device_is_asked(bench):
-    seen = toolchain("tune", *QUICK, "--board", "bench")
-    assert (seen.code, "which bench device? There are 2: a, b" in seen.err) == (2, True), seen.err
+    outcome = toolchain("tune", *QUICK, "--board", "bench")
+    assert (outcome.code, "which bench device? There are 2: a, b" in outcome.err) == (2, True), outcome.err
 
 
 # What a shell starts in the background ignores SIGINT, and so would the tests' children there.
@@ -419,20 +424,20 @@ def running(*words: object) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_all_the_farms_boards_measure_and_nothing_listens_on_a_port(lab, farm, tmp_path):
-    words = ("tune", *QUICK, "--board", "bench", "--trials", 30, "--json")
-    with running(*words) as process:
+    command = ("tune", *QUICK, "--board", "bench", "--trials", 30, "--json")
+    with running(*command) as process:
         until(lambda: set(states().values()) == {"leased"} or process.poll() is not None)
         until(lambda: (tmp_path / "records" / "bench.jsonl").exists() or process.poll() is not None)
         table = done("farm", "status").out
         pids = {daemon(), *sshd.descendants(daemon()), *board_servers(lab)}
-        pids |= {pid for one in lab.servers for pid in sshd.descendants(one.process.pid)}
-        found = listeners(pids)
+        pids |= {pid for server in lab.servers for pid in sshd.descendants(server.process.pid)}
+        open_ports = listeners(pids)
         alive = process.poll() is None
         out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert alive, "it was watched while it ran"
     assert f"pid {process.pid}: tune mlp" in table
-    assert found == set()
+    assert open_ports == set()
     report = json.loads(out)
     assert report["trials"]["ok"] == 30
     assert set(names(report)) == {"a", "b"}
@@ -446,10 +451,10 @@ def test_a_locked_board_is_left_out(farm):
     done("farm", "lock", "b", "--for", "10m")
     assert names(tuned("--board", "bench", "--trials", 8)) == {"a": 8}
     done("farm", "lock", "a", "--for", "10m")
-    seen = toolchain("tune", *QUICK, "--board", "bench")
-    assert seen.code == 75, seen.err
-    assert f"pid {os.getpid()}" in seen.err, "who holds them"
-    assert "hint: toolchain farm status" in seen.err
+    outcome = toolchain("tune", *QUICK, "--board", "bench")
+    assert outcome.code == 75, outcome.err
+    assert f"pid {os.getpid()}" in outcome.err, "who holds them"
+    assert "hint: toolchain farm status" in outcome.err
     for name in ("a", "b"):
         done("farm", "release", name)
     assert names(tuned("--board", "bench", "--trials", 8, "--host", "b", "--seed", 1)) == {"b": 8}
@@ -458,8 +463,8 @@ def test_a_locked_board_is_left_out(farm):
 @contextlib.contextmanager
 def stock_server(port: int, key: str) -> Iterator[int]:
     own_port = sshd.free_port()
-    words = ["tvm.exec.rpc_server", "--host", "127.0.0.1", "--port", str(own_port), "--port-end", str(own_port + 1)]
-    with python_process(*words, "--tracker", f"127.0.0.1:{port}", "--key", key):
+    command = ["tvm.exec.rpc_server", "--host", "127.0.0.1", "--port", str(own_port), "--port-end", str(own_port + 1)]
+    with python_process(*command, "--tracker", f"127.0.0.1:{port}", "--key", key):
         yield own_port
 
 
@@ -471,13 +476,15 @@ def test_hardware_of_all_the_farms_boards(farm):
 @pytest.mark.nightly
 def test_a_tracker_of_ones_own(surroundings):
     with tracker() as port, stock_server(port, "mine"):
-        at = ("--board", "bench", "--tracker", f"127.0.0.1:{port}")
+        device_options = ("--board", "bench", "--tracker", f"127.0.0.1:{port}")
         until(lambda: registered(port, "mine"))
-        seen = toolchain("tune", *QUICK, *at)
-        assert (seen.code, "has no board bench" in seen.err, "--key" in seen.err) == (4, True, True), seen.err
-        seen = done("tune", *QUICK, *at, "--key", "mine", "--trials", 8, "--json")
-    assert names(json.loads(seen.out)) == {"mine-1": 8}
-    assert "warning: mine-1" in seen.err
+        outcome = toolchain("tune", *QUICK, *device_options)
+        assert (outcome.code, "has no board bench" in outcome.err, "--key" in outcome.err) == (4, True, True), (
+            outcome.err
+        )
+        outcome = done("tune", *QUICK, *device_options, "--key", "mine", "--trials", 8, "--json")
+    assert names(json.loads(outcome.out)) == {"mine-1": 8}
+    assert "warning: mine-1" in outcome.err
 
 
 def registered(port: int, key: str) -> bool:
@@ -485,26 +492,26 @@ def registered(port: int, key: str) -> bool:
     from toolchain.errors import DeviceError
 
     with contextlib.suppress(DeviceError):  # it has only just been started
-        return key in {one.key for one in rpc.registered(("127.0.0.1", port))}
+        return key in {server.key for server in rpc.registered(("127.0.0.1", port))}
     return False
 
 
 def test_a_tracker_that_is_not_there(surroundings):
-    seen = toolchain("tune", *QUICK, "--board", "bench", "--tracker", f"127.0.0.1:{sshd.free_port()}")
-    assert (seen.code, "does not answer" in seen.err, "hint: " in seen.err) == (4, True, True), seen.err
+    outcome = toolchain("tune", *QUICK, "--board", "bench", "--tracker", f"127.0.0.1:{sshd.free_port()}")
+    assert (outcome.code, "does not answer" in outcome.err, "hint: " in outcome.err) == (4, True, True), outcome.err
 
 
 # --- hardware --------------------------------------------------------------------------------------------------------
 
 
 def test_hardware_of_this_machine(native, tmp_path):
-    at = ("--root", tmp_path / "root")
-    [row] = json.loads(done("hardware", *at, "--json").out)
+    device_options = ("--root", tmp_path / "root")
+    [row] = json.loads(done("hardware", *device_options, "--json").out)
     assert row["board"] == "local"
     assert row["hardware"]["machine"] == HERE
     assert row["hardware"]["cpus"] == len(os.sched_getaffinity(0))
     assert row["hardware"]["memory_kib"] > 1 << 18
-    assert done("hardware", *at).out.startswith(f"local: {row['hardware']['cpus']} CPUs")
+    assert done("hardware", *device_options).out.startswith(f"local: {row['hardware']['cpus']} CPUs")
 
 
 def test_hardware_over_ssh(bench):
@@ -517,13 +524,13 @@ def test_hardware_over_ssh(bench):
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"), [("needy", "CPU has no warp_drive"), ("strange", f"{HERE}")], ids=["needy", "strange"]
+    ("kind", "message"), [("needy", "CPU has no warp_drive"), ("strange", f"{HERE}")], ids=["needy", "strange"]
 )
-def test_a_board_that_is_not_what_its_file_says(bench, tmp_path, kind, words):
+def test_a_board_that_is_not_what_its_file_says(bench, tmp_path, kind, message):
     lab = tmp_path / "devices.toml"
     text = (bench.folder / "devices.toml").read_text()
     for old, new in (('"bench"', f'"{kind}"'), ('config = "', f'config = "{bench.folder}/'), ("emulated = true\n", "")):
         text = text.replace(old, new)
     lab.write_text(text)
-    seen = toolchain("hardware", "--board", kind, "--devices", lab, "--host", "a")
-    assert (seen.code, words in seen.err, "hint: " in seen.err) == (5, True, True), seen.err
+    outcome = toolchain("hardware", "--board", kind, "--devices", lab, "--host", "a")
+    assert (outcome.code, message in outcome.err, "hint: " in outcome.err) == (5, True, True), outcome.err

@@ -53,10 +53,10 @@ def farm(tmp_path_factory) -> Iterator[Farm]:
     cache = tmp_path_factory.mktemp("chaos")
     for name in ("device", "zig"):  # what takes minutes to build is the user's
         (cache / name).symlink_to(files.cache_root() / name)
-    with boards.running(cache, rpi4=BOARDS) as found, boards.its_cache(cache):
-        os.environ["TOOLCHAIN_DEVICES"] = str(found.devices)
+    with boards.running(cache, rpi4=BOARDS) as farm_boards, boards.its_cache(cache):
+        os.environ["TOOLCHAIN_DEVICES"] = str(farm_boards.devices)
         try:
-            yield found
+            yield farm_boards
         finally:
             toolchain("farm", "down")
             del os.environ["TOOLCHAIN_DEVICES"]
@@ -72,9 +72,9 @@ class Client:
 
     def start(self) -> None:
         self.starts += 1
-        words = [sys.executable, "-m", "tests.support.chaos_client", self.records, self.log, TRIALS]
+        command = [sys.executable, "-m", "tests.support.chaos_client", self.records, self.log, TRIALS]
         with self._words.open("ab") as stream:
-            self.process = subprocess.Popen([*map(str, words)], cwd=ROOT, stdout=stream, stderr=stream)
+            self.process = subprocess.Popen([*map(str, command)], cwd=ROOT, stdout=stream, stderr=stream)
 
     def found(self) -> tuple[Record, ...]:
         """Read the records; that they can be read at any moment is a part of what is tested."""
@@ -95,7 +95,7 @@ class Monkey:
 
     def __init__(self, farm: Farm, client: Client) -> None:
         engine = docker.from_env()
-        self._containers = [engine.containers.get(f"edge-{one.name}") for one in farm.boards]
+        self._containers = [engine.containers.get(f"edge-{board.name}") for board in farm.boards]
         self._turn = itertools.cycle(self._containers)
         self._client = client
         self.done: Counter[str] = Counter()
@@ -113,8 +113,8 @@ class Monkey:
         self.done["client killed"] += 1
 
     def kill_server(self) -> None:
-        for pid, words in self._processes(next(self._turn)):
-            if "board_server" in words:
+        for pid, command_line in self._processes(next(self._turn)):
+            if "board_server" in command_line:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         self.done["server killed"] += 1
@@ -122,8 +122,8 @@ class Monkey:
     @staticmethod
     def _processes(container) -> list[tuple[int, str]]:
         top = container.top()
-        pid, words = top["Titles"].index("PID"), top["Titles"].index("CMD")
-        return [(int(row[pid]), row[words]) for row in top["Processes"]]
+        pid, command_column = top["Titles"].index("PID"), top["Titles"].index("CMD")
+        return [(int(row[pid]), row[command_column]) for row in top["Processes"]]
 
     def freeze(self) -> None:
         container = next(self._turn)
@@ -161,28 +161,32 @@ def test_a_run_goes_on_whatever_breaks(farm, tmp_path, record_property):
 
     assert client.process.returncode == 0, client.words()
     assert sum(monkey.done.values()) == len(steps), monkey.done
-    check_records(tuple(one for one in client.found() if not one.is_final))
+    check_records(tuple(record for record in client.found() if not record.is_final))
     check_log(client, BOARDS)
     until_all_are_free()
-    causes = Counter(one.cause or "ok" for one in client.found())
+    causes = Counter(record.cause or "ok" for record in client.found())
     record_property("chaos", json.dumps({"done": monkey.done, "causes": causes, "starts": client.starts}))
 
 
-def check_records(found: tuple[Record, ...]) -> None:
-    assert len(found) == TRIALS
-    assert len({(one.workload, one.candidate) for one in found}) == TRIALS, "a trial was measured twice"
+def check_records(trials: tuple[Record, ...]) -> None:
+    assert len(trials) == TRIALS
+    assert len({(record.workload, record.candidate) for record in trials}) == TRIALS, "a trial was measured twice"
     expected = {"CRASH": "crash", "ENDLESS": "timeout", "": ""}
     # On a machine that others use, a sample may be doubted: that blames nobody.
     usual = {"build", "suspicious"}
-    wrong = [(one.cause, one.error) for one in found if one.cause not in usual | {expected[poison(one.candidate)]}]
+    wrong = [
+        (record.cause, record.error)
+        for record in trials
+        if record.cause not in usual | {expected[poison(record.candidate)]}
+    ]
     assert wrong == [], "no candidate is blamed for its board"
-    assert {one.cause for one in found} >= {"", "crash", "timeout"}
+    assert {record.cause for record in trials} >= {"", "crash", "timeout"}
 
 
-def check_log(client: Client, places: int) -> None:
+def check_log(client: Client, board_count: int) -> None:
     events = [json.loads(line) for line in client.log.read_text().splitlines() if line.endswith("}")]
     ended = sum(event["kind"] == "ended" for event in events)
-    assert ended <= len(client.found()) + client.starts * places, "only what was in flight is lost"
+    assert ended <= len(client.found()) + client.starts * board_count, "only what was in flight is lost"
     started: dict[str, float] = {}
     for event in events:
         if event["kind"] == "started":
@@ -194,8 +198,8 @@ def check_log(client: Client, places: int) -> None:
 def until_all_are_free() -> None:
     deadline = time.monotonic() + 90
     while True:
-        found = json.loads(toolchain("farm", "status", "--json").out)["boards"]
-        states = {one["name"]: one["state"] for one in found}
+        board_rows = json.loads(toolchain("farm", "status", "--json").out)["boards"]
+        states = {row["name"]: row["state"] for row in board_rows}
         if list(states.values()) == ["free"] * BOARDS:
             return
         assert time.monotonic() < deadline, states

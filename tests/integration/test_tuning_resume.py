@@ -19,8 +19,8 @@ from toolchain.records import RecordFile, Records
 def start(records: Path, kind: str, ahead: int, trials: int = 96) -> subprocess.Popen[bytes]:
     folder = records.with_suffix(".libraries")
     folder.mkdir(exist_ok=True)
-    words = [sys.executable, "-m", "tests.support.tuning_client", "mlp", records, folder, kind, trials, ahead, 0.02]
-    return subprocess.Popen([*map(str, words)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    command = [sys.executable, "-m", "tests.support.tuning_client", "mlp", records, folder, kind, trials, ahead, 0.02]
+    return subprocess.Popen([*map(str, command)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
 
 def finished(process: subprocess.Popen[bytes]) -> bytes:
@@ -50,8 +50,8 @@ def kill_after(process: subprocess.Popen[bytes], records: Path, count: int) -> N
     ],
 )
 def test_a_run_that_is_killed_ends_with_the_same_best_records(tmp_path, kind, ahead):
-    whole = finished(start(tmp_path / "whole.jsonl", kind, ahead))
-    assert whole
+    uninterrupted = finished(start(tmp_path / "whole.jsonl", kind, ahead))
+    assert uninterrupted
 
     stream = random.Random(kind)  # noqa: S311 - a choice of moments
     records = tmp_path / "killed.jsonl"
@@ -59,9 +59,9 @@ def test_a_run_that_is_killed_ends_with_the_same_best_records(tmp_path, kind, ah
         before = len(read(records).trials)
         kill_after(start(records, kind, ahead), records, before + stream.randint(1, 20))
         assert len(read(records).trials) >= before
-    assert finished(start(records, kind, ahead)) == whole
+    assert finished(start(records, kind, ahead)) == uninterrupted
 
-    tried = [(one.workload, one.candidate) for one in read(records).trials if not one.is_final]
+    tried = [(trial.workload, trial.candidate) for trial in read(records).trials if not trial.is_final]
     assert len(tried) == len(set(tried)), "no trial was measured twice"
 
 
@@ -72,10 +72,10 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path):
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
-    kept = read(records).trials
+    trials = read(records).trials
     finished(start(records, "random", 1))
-    assert read(records).trials[: len(kept)] == kept
-    assert len([one for one in read(records).trials if not one.is_final]) == 96
+    assert read(records).trials[: len(trials)] == trials
+    assert len([trial for trial in read(records).trials if not trial.is_final]) == 96
 
 
 def test_more_trials_go_on_from_fewer(tmp_path):

@@ -27,8 +27,8 @@ def open_to_all(tmp_path, monkeypatch):
 
 def writable(folder):
     """List what everybody may write."""
-    found = [path for path in folder.rglob("*") if not path.is_symlink()]
-    return [path for path in found if path.stat().st_mode & stat.S_IWOTH]
+    paths = [path for path in folder.rglob("*") if not path.is_symlink()]
+    return [path for path in paths if path.stat().st_mode & stat.S_IWOTH]
 
 
 def test_the_files_of_commands(tmp_path, native):

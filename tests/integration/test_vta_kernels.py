@@ -31,18 +31,20 @@ def _library():
     native.loaded()
 
 
-def ran(layer: Conv2d, made: Stream, order: tuple[Policy, int] = ORDERS[0], arguments=None) -> np.ndarray:
+def ran(layer: Conv2d, compiled_stream: Stream, order: tuple[Policy, int] = ORDERS[0], arguments=None) -> np.ndarray:
     arguments = arguments or tensors(layer)
     arguments[-1][:] = 77
-    Simulator(made.config, made.revision).run(made, arguments, policy=order[0], seed=order[1])
+    Simulator(compiled_stream.config, compiled_stream.revision).run(
+        compiled_stream, arguments, policy=order[0], seed=order[1]
+    )
     return arguments[-1]
 
 
-def assert_exact(layer: Conv2d, made: Stream, orders=tuple(ORDERS)) -> None:
+def assert_exact(layer: Conv2d, compiled_stream: Stream, orders=tuple(ORDERS)) -> None:
     arguments = tensors(layer)
     expected = reference(layer, arguments)
     for order in orders:
-        np.testing.assert_array_equal(ran(layer, made, order, arguments), expected)
+        np.testing.assert_array_equal(ran(layer, compiled_stream, order, arguments), expected)
 
 
 # --- results --------------------------------------------------------------------------------------------------------
@@ -83,18 +85,19 @@ def test_channels_that_are_shifted_by_themselves(alone, bias, revision):
 def test_padding_with_another_byte_than_zero(pad, revision, change):
     layer = replace(Conv2d(2, 9, 8, 48, 48, (3, 3), padding=(1, 1, 1, 1), shift=3, pad=pad), **change)
     for choice in candidates(layer)[::24]:
-        made = stream(layer, choice, revision=revision)
-        verify(made.encoded())
-        assert_exact(layer, made)
+        compiled_stream = stream(layer, choice, revision=revision)
+        verify(compiled_stream.encoded())
+        assert_exact(layer, compiled_stream)
 
 
 def test_rows_between_padding_are_loaded_without_it_where_it_lies_there_already():
     layer = Conv2d(1, 8, 8, 64, 16, (3, 3), padding=(1, 1, 1, 1), shift=8, pad=-128)
-    made = stream(layer, Choice(1, 8, 8, 1, 1, 1, 2))
+    compiled_stream = stream(layer, Choice(1, 8, 8, 1, 1, 1, 2))
     loads = [
-        (buffer, made.instructions[index].x_size)
-        for index, buffer in made.relocations
-        if isinstance(made.instructions[index], Load) and made.instructions[index].memory is Memory.INP
+        (buffer, compiled_stream.instructions[index].x_size)
+        for index, buffer in compiled_stream.relocations
+        if isinstance(compiled_stream.instructions[index], Load)
+        and compiled_stream.instructions[index].memory is Memory.INP
     ]
     around = [(3, 11), *[(3, 2)] * 7, (3, 11)]
     assert loads == 2 * [*around, *[(0, 8)] * 8] + 2 * [(0, 8)] * 8
@@ -104,8 +107,8 @@ def test_other_padding_costs_next_to_nothing():
     for shape in (RESNET[0][0], RESNET[6][0]):
         layer = replace(task(*shape), bias=True)
         zeros, filled = (
-            min(Simulator().cycles(stream(one, choice), Profile.HLS_PYNQ).cycles for choice in candidates(one)[:3])
-            for one in (layer, replace(layer, pad=-128))
+            min(Simulator().cycles(stream(case, choice), Profile.HLS_PYNQ).cycles for choice in candidates(case)[:3])
+            for case in (layer, replace(layer, pad=-128))
         )
         assert filled < 1.01 * zeros
 
@@ -122,9 +125,9 @@ def test_small_layers_of_resnet(shape, slots):
 @pytest.mark.parametrize("shape", [RESNET[4][0], RESNET[7][0]])
 def test_layers_of_resnet(shape):
     layer = replace(task(*shape), bias=True)
-    made = stream(layer, candidates(layer)[0])
-    verify(made.encoded())
-    assert_exact(layer, made, ORDERS[:1])
+    compiled_stream = stream(layer, candidates(layer)[0])
+    verify(compiled_stream.encoded())
+    assert_exact(layer, compiled_stream, ORDERS[:1])
 
 
 POOLED = [
@@ -140,28 +143,32 @@ POOLED = [
 @pytest.mark.parametrize("layer", POOLED, ids=["edges", "two rows", "all places", "few", "behind", "apart"])
 @pytest.mark.parametrize("revision", Revision)
 def test_maxima_of_sums(layer, revision):
-    found = candidates(layer)
-    for choice in found[:: max(1, len(found) // 4)]:
-        made = stream(layer, choice, revision=revision)
-        verify(made.encoded())
-        assert_exact(layer, made)
+    choices = candidates(layer)
+    for choice in choices[:: max(1, len(choices) // 4)]:
+        compiled_stream = stream(layer, choice, revision=revision)
+        verify(compiled_stream.encoded())
+        assert_exact(layer, compiled_stream)
 
 
 def test_micro_ops_that_do_not_fit_together_take_less_room_each():
     layer = Conv2d(
         1, 115, 115, 16, 64, (4, 4), padding=(1, 1, 0, 0), shift=9, low=0, pool=Pool((3, 3), (2, 2), (1, 1, 0, 0))
     )  # fmt: skip
-    made = stream(layer, Choice(1, 7, 8, 1, 2, 1, 2))
-    loads = [one for one in made.instructions if isinstance(one, Load) and one.memory is Memory.UOP and one.x_size]
-    assert sum(one.x_size for one in loads) <= made.config.uop_depth
-    assert_exact(layer, made, ORDERS[:1])
+    compiled_stream = stream(layer, Choice(1, 7, 8, 1, 2, 1, 2))
+    loads = [
+        instruction
+        for instruction in compiled_stream.instructions
+        if isinstance(instruction, Load) and instruction.memory is Memory.UOP and instruction.x_size
+    ]
+    assert sum(load.x_size for load in loads) <= compiled_stream.config.uop_depth
+    assert_exact(layer, compiled_stream, ORDERS[:1])
 
 
 def test_the_program_ends_after_rows_that_nothing_reads():
     layer = Conv2d(2, 3, 3, 16, 16, (2, 1), stride=(3, 1), padding=(0, 0, 2, 1), bias=False, pad=-128)
-    made = stream(layer, Choice(1, 2, 4, 1, 1, 1, 1))
-    verify(made.encoded())
-    assert_exact(layer, made)
+    compiled_stream = stream(layer, Choice(1, 2, 4, 1, 1, 1, 1))
+    verify(compiled_stream.encoded())
+    assert_exact(layer, compiled_stream)
 
 
 @st.composite
@@ -192,12 +199,12 @@ def layers(draw) -> Conv2d:
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(layers().filter(lambda layer: layer.reads_input), st.data())
 def test_any_layer(layer, data):
-    found = candidates(layer)
+    choices = candidates(layer)
     for slots in (1, 2):
-        fitting = [one for one in found if max(one.h_threads, one.oc_threads) == slots] or found
-        made = stream(layer, data.draw(st.sampled_from(fitting)))
-        verify(made.encoded())
-        assert_exact(layer, made)
+        fitting = [choice for choice in choices if max(choice.h_threads, choice.oc_threads) == slots] or choices
+        compiled_stream = stream(layer, data.draw(st.sampled_from(fitting)))
+        verify(compiled_stream.encoded())
+        assert_exact(layer, compiled_stream)
 
 
 @pytest.mark.parametrize("revision", Revision)
@@ -205,24 +212,24 @@ def test_another_machine(revision):
     config = VtaConfig(log_uop_buff_size=9, log_inp_buff_size=11, log_wgt_buff_size=15, log_acc_buff_size=12)
     layer = Conv2d(1, 9, 8, 48, 32, (3, 3), padding=(1, 1, 1, 1), shift=9, low=0, residual_shift=8)
     for choice in candidates(layer, config)[::12]:
-        made = stream(layer, choice, config, revision)
-        verify(made.encoded())
-        assert_exact(layer, made)
+        compiled_stream = stream(layer, choice, config, revision)
+        verify(compiled_stream.encoded())
+        assert_exact(layer, compiled_stream)
 
 
 def test_sums_that_leave_32_bits():
     layer = Conv2d(1, 3, 3, 16, 16, shift=3)
     arguments = tensors(layer)
     arguments[2][:] = np.int32(2**31 - 1)
-    made = stream(layer, candidates(layer)[0])
-    np.testing.assert_array_equal(ran(layer, made, ORDERS[0], arguments), reference(layer, arguments))
+    compiled_stream = stream(layer, candidates(layer)[0])
+    np.testing.assert_array_equal(ran(layer, compiled_stream, ORDERS[0], arguments), reference(layer, arguments))
 
 
 def test_a_dense_layer():
     layer = Conv2d(3, 1, 1, 512, 1008, shift=10)
-    made = stream(layer, candidates(layer)[0])
-    verify(made.encoded())
-    assert_exact(layer, made, ORDERS[:2])
+    compiled_stream = stream(layer, candidates(layer)[0])
+    verify(compiled_stream.encoded())
+    assert_exact(layer, compiled_stream, ORDERS[:2])
 
 
 # --- speed ----------------------------------------------------------------------------------------------------------
@@ -233,7 +240,7 @@ def best(shape: tuple[int, ...], profile: Profile):
     """Return the statistics of the fastest of the first candidates."""
     simulator, layer = Simulator(), task(*shape)
     runs = [simulator.cycles(stream(layer, choice), profile) for choice in candidates(layer)[:4]]
-    return min(runs, key=lambda one: one.cycles)
+    return min(runs, key=lambda run_result: run_result.cycles)
 
 
 @pytest.mark.parametrize("shape", [shape for shape, _ in RESNET])
@@ -244,17 +251,17 @@ def test_the_array_is_busy(shape):
     assert bound * 0.9 < used <= bound
 
 
-@pytest.mark.parametrize(("profile", "most"), [(Profile.IDEAL, 7.6e6), (Profile.HLS_PYNQ, 7.75e6)])
-def test_the_whole_network(profile, most):
-    assert sum(times * best(shape, profile).cycles for shape, times in RESNET) < most
+@pytest.mark.parametrize(("profile", "maximum"), [(Profile.IDEAL, 7.6e6), (Profile.HLS_PYNQ, 7.75e6)])
+def test_the_whole_network(profile, maximum):
+    assert sum(times * best(shape, profile).cycles for shape, times in RESNET) < maximum
 
 
 def test_two_slots_overlap():
     layer, simulator = task(*RESNET[6][0]), Simulator()
     choice = Choice(1, 7, 14, 2, 4, 2, 2)
     cycles = [
-        simulator.cycles(stream(layer, replace(choice, h_threads=one, oc_threads=one)), Profile.IDEAL).cycles
-        for one in (1, 2)
+        simulator.cycles(stream(layer, replace(choice, h_threads=slots, oc_threads=slots)), Profile.IDEAL).cycles
+        for slots in (1, 2)
     ]
     assert cycles[1] < 0.8 * cycles[0]
 
@@ -267,40 +274,40 @@ TAKERS = {"l2g": (1, "pop_prev"), "g2l": (0, "pop_next"), "g2s": (2, "pop_prev")
 TANGLED = Conv2d(1, 12, 12, 64, 64, (3, 3), padding=(1, 1, 1, 1), shift=9)
 
 
-def stage(one) -> int:
-    if isinstance(one, Store):
+def stage(instruction) -> int:
+    if isinstance(instruction, Store):
         return 2
-    return 0 if isinstance(one, Load) and one.memory in {Memory.INP, Memory.WGT} else 1
+    return 0 if isinstance(instruction, Load) and instruction.memory in {Memory.INP, Memory.WGT} else 1
 
 
-def flagged(made: Stream, queue: str, ends=(SENDERS, TAKERS)) -> list[list[int]]:
+def flagged(compiled_stream: Stream, queue: str, ends=(SENDERS, TAKERS)) -> list[list[int]]:
     """Return the instructions that send to a queue, and those that take from it."""
     return [
         [
             index
-            for index, one in enumerate(made.instructions)
-            if stage(one) == end[queue][0] and getattr(one.tokens, end[queue][1])
+            for index, instruction in enumerate(compiled_stream.instructions)
+            if stage(instruction) == end[queue][0] and getattr(instruction.tokens, end[queue][1])
         ]
         for end in ends
     ]
 
 
-def without(made: Stream, queue: str, which: list[int]) -> Stream:
+def without(compiled_stream: Stream, queue: str, which: list[int]) -> Stream:
     """Delete some tokens of a queue, on both of its ends."""
-    changed = list(made.instructions)
-    for end, indices in zip((SENDERS, TAKERS), flagged(made, queue), strict=True):
+    changed = list(compiled_stream.instructions)
+    for end, indices in zip((SENDERS, TAKERS), flagged(compiled_stream, queue), strict=True):
         for index in (indices[n] for n in which):
             tokens = replace(changed[index].tokens, **{end[queue][1]: False})
             changed[index] = replace(changed[index], tokens=tokens)
-    return replace(made, instructions=tuple(changed))
+    return replace(compiled_stream, instructions=tuple(changed))
 
 
-def caught(layer: Conv2d, made: Stream) -> bool:
+def caught(layer: Conv2d, compiled_stream: Stream) -> bool:
     """Whether a program is refused or computes something else under any order of the stages."""
     expected = reference(layer, tensors(layer))
     for order in ORDERS:
         try:
-            if not np.array_equal(ran(layer, made, order), expected):
+            if not np.array_equal(ran(layer, compiled_stream, order), expected):
                 return True
         except VerificationError:
             return True
@@ -315,40 +322,44 @@ def tangled(slots: int) -> Stream:
 @pytest.mark.parametrize("slots", [1, 2])
 @pytest.mark.parametrize("queue", QUEUES)
 def test_no_queue_is_idle(queue, slots):
-    made = tangled(slots)
-    assert not caught(TANGLED, made)
-    sent, taken = flagged(made, queue)
-    assert len(sent) == len(taken) > 1
-    assert caught(TANGLED, without(made, queue, list(range(len(sent)))))
+    compiled_stream = tangled(slots)
+    assert not caught(TANGLED, compiled_stream)
+    sent, received = flagged(compiled_stream, queue)
+    assert len(sent) == len(received) > 1
+    assert caught(TANGLED, without(compiled_stream, queue, list(range(len(sent)))))
 
 
 @pytest.mark.parametrize("queue", QUEUES)
 @pytest.mark.parametrize("slots", [1, 2])
 def test_no_token_is_idle(queue, slots):
-    made = tangled(slots)
-    count = len(flagged(made, queue)[0])
+    compiled_stream = tangled(slots)
+    count = len(flagged(compiled_stream, queue)[0])
     chosen = sorted({0, count // 3, count // 2, count - 1})
-    missed = [which for which in chosen if not caught(TANGLED, without(made, queue, [which]))]
+    missed = [which for which in chosen if not caught(TANGLED, without(compiled_stream, queue, [which]))]
     assert missed == []
 
 
 def test_a_token_too_few_on_one_side():
-    made = tangled(2)
-    index = flagged(made, "l2g")[0][-1]
-    changed = list(made.instructions)
+    compiled_stream = tangled(2)
+    index = flagged(compiled_stream, "l2g")[0][-1]
+    changed = list(compiled_stream.instructions)
     changed[index] = replace(changed[index], tokens=Tokens())
     with pytest.raises(VerificationError):
-        ran(TANGLED, replace(made, instructions=tuple(changed)))
+        ran(TANGLED, replace(compiled_stream, instructions=tuple(changed)))
 
 
 def test_gemm_needs_the_distance():
     """The simulator refuses what the planner avoids: sums of one element in every step."""
     layer = Conv2d(1, 1, 1, 64, 16, shift=8)
-    made = stream(layer, Choice(tile_ci=4))
-    (index,) = [at for at, one in enumerate(made.instructions) if isinstance(one, Gemm) and not one.reset]
-    gemm = made.instructions[index]
-    changed = list(made.instructions)
+    compiled_stream = stream(layer, Choice(tile_ci=4))
+    (index,) = [
+        number
+        for number, instruction in enumerate(compiled_stream.instructions)
+        if isinstance(instruction, Gemm) and not instruction.reset
+    ]
+    gemm = compiled_stream.instructions[index]
+    changed = list(compiled_stream.instructions)
     start = gemm.uop_bgn
     changed[index] = replace(gemm, uop_end=start + 1, iter_out=4, src_factor_out=1, wgt_factor_out=1)
     with pytest.raises(VerificationError):
-        ran(layer, replace(made, instructions=tuple(changed)))
+        ran(layer, replace(compiled_stream, instructions=tuple(changed)))

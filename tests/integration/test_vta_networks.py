@@ -47,9 +47,9 @@ def layers_of(network):
     quantized = prepare.quantize_if_needed(source.load(network), request).source
     module = partition(importer.import_model(quantized).module, DEFAULT).module
     kernels_by_name = {
-        variable: Conv2d.from_json(str(one.attrs[EXACT]))
-        for variable, one in module.functions_items()
-        if isinstance(one, tirx.PrimFunc) and EXACT in (one.attrs or {})
+        variable: Conv2d.from_json(str(function.attrs[EXACT]))
+        for variable, function in module.functions_items()
+        if isinstance(function, tirx.PrimFunc) and EXACT in (function.attrs or {})
     }
     values = [binding.value for block in module["main"].body.blocks for binding in block.bindings]
     return [kernels_by_name[value.args[0]] for value in values if len(getattr(value, "args", ())) and
@@ -58,12 +58,12 @@ def layers_of(network):
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_every_convolution_is_exact(network):
-    found = layers_of(network)
-    assert len(found) == KERNELS[network]
+    layers = layers_of(network)
+    assert len(layers) == KERNELS[network]
     simulator = Simulator()
-    for number, layer in enumerate(dict.fromkeys(found)):
+    for number, layer in enumerate(dict.fromkeys(layers)):
         arguments = tensors(layer, number)
-        wanted = reference(layer, arguments)
+        expected = reference(layer, arguments)
         best = kernels.candidates(layer)[0]
         # Where two slots were best, there is room for one.
         for choice in dict.fromkeys((best, replace(best, oc_threads=1, h_threads=1))):
@@ -72,12 +72,12 @@ def test_every_convolution_is_exact(network):
             for policy, seed in RUNS:
                 arguments[-1][:] = 77
                 simulator.run(stream, arguments, policy=policy, seed=seed)
-                np.testing.assert_array_equal(arguments[-1], wanted, err_msg=f"{layer} {choice} {policy}")
+                np.testing.assert_array_equal(arguments[-1], expected, err_msg=f"{layer} {choice} {policy}")
 
 
 def mobile() -> onnx.ModelProto:
     """A network with what MobileNet has: a folded stem, channels by themselves, a concatenation, and SiLU's range."""
-    held = {
+    constants = {
         "w0": qdq_nets.weights(16, 3, 3, 3, seed=1),
         "w1": qdq_nets.weights(16, 1, 3, 3, seed=2),
         "w2": qdq_nets.weights(32, 16, 1, 1, seed=3),
@@ -102,25 +102,25 @@ def mobile() -> onnx.ModelProto:
         node("Conv", ["m", "w4"], ["c4"]),
         node("GlobalAveragePool", ["c4"], ["y"]),
     ]
-    return qdq_nets.floating(nodes, (1, 3, 16, 16), held)
+    return qdq_nets.floating(nodes, (1, 3, 16, 16), constants)
 
 
 def with_bytes(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Return a network with its int8 activations among its results."""
-    made = onnx.ModelProto()
-    made.CopyFrom(proto)
-    names = [one.output[0] for one in made.graph.node if one.op_type == "QuantizeLinear"]
-    made.graph.output.extend(nets.value(name, None, "int8") for name in names)
-    return onnx.shape_inference.infer_shapes(made)
+    edited = onnx.ModelProto()
+    edited.CopyFrom(proto)
+    names = [graph_node.output[0] for graph_node in edited.graph.node if graph_node.op_type == "QuantizeLinear"]
+    edited.graph.output.extend(nets.value(name, None, "int8") for name in names)
+    return onnx.shape_inference.infer_shapes(edited)
 
 
-def simulated(layer: Conv2d, *given: np.ndarray) -> np.ndarray:
+def simulated(layer: Conv2d, *arrays: np.ndarray) -> np.ndarray:
     """Return what the simulator makes of a layer."""
     stream = kernels.stream(layer, kernels.candidates(layer)[0])
     verify(stream.encoded())
     shape, dtype = layer.arguments()[-1]
     out = np.zeros(shape, dtype)
-    Simulator().run(stream, [*map(np.ascontiguousarray, given), out])
+    Simulator().run(stream, [*map(np.ascontiguousarray, arrays), out])
     return out
 
 
@@ -128,23 +128,23 @@ def simulated(layer: Conv2d, *given: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("network", [qdq_nets.residual, mobile])
 def test_networks_with_zero_points_are_onnx_runtimes_byte_for_byte(network, activation, tmp_path):
     options = {"ActivationSymmetric": False, "WeightSymmetric": True}
-    own = source.load(
+    float_model = source.load(
         nets.save(qdq_nets.quantized(network(), tmp_path, activation, extra_options=options), tmp_path, "own.onnx")
     )
-    made = quantize.quantized(own, samples.random(own.inputs, 4), Settings(random=True))
-    zeros = {zero for one in made.layers for zero in (one.input_zero, one.output_zero)}
+    quantized_network = quantize.quantized(float_model, samples.random(float_model.inputs, 4), Settings(random=True))
+    zeros = {zero for layer in quantized_network.layers for zero in (layer.input_zero, layer.output_zero)}
     assert -128 in zeros
-    assert made.output_snr_db > 15
-    proto = with_bytes(made.source.proto)
-    parts = partition(from_onnx(proto), DEFAULT)
-    assert not parts.refused
-    layers = vta_nets.layers(parts.module)
-    assert len(layers) == len(made.layers)
-    assert -128 in {one.pad for one in layers}
-    for sample in samples.random(own.inputs, 2, 50):
+    assert quantized_network.output_snr_db > 15
+    proto = with_bytes(quantized_network.source.proto)
+    split = partition(from_onnx(proto), DEFAULT)
+    assert not split.refused
+    layers = vta_nets.layers(split.module)
+    assert len(layers) == len(quantized_network.layers)
+    assert -128 in {layer.pad for layer in layers}
+    for sample in samples.random(float_model.inputs, 2, 50):
         (data,) = sample.values()
-        found, wanted = vta_nets.run(parts.module, data, simulated), vta_nets.reference(proto, data)
-        for mine, its in zip(found[1:], wanted[1:], strict=True):
+        outputs, expected = vta_nets.run(split.module, data, simulated), vta_nets.reference(proto, data)
+        for mine, its in zip(outputs[1:], expected[1:], strict=True):
             assert np.unique(its).size > 8
             np.testing.assert_array_equal(mine, its)
-        np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(outputs[0], expected[0], rtol=1e-5, atol=1e-5)

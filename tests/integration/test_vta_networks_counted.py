@@ -54,11 +54,11 @@ def test_what_follows_a_function_is_the_body_of_its_parallel_loop():
 
 
 def test_what_is_called_belongs_to_its_callers_by_the_number_of_calls():
-    found = _arm_calls.calls(CODE, EXECUTED, {"pool", "mean"}, _cortex_a9.cycles)
-    assert found["pool"].serial == Cost(4, 0, 4)
-    assert found["pool"].parallel == Cost(60 + 60, 1500, 30 * 5 + 60 + 1500)
-    assert found["mean"].serial == Cost(20 + 20, 500, 10 * 3 + 20 + 500)
-    assert found["pool"].instructions == 4 + 120 + 1500
+    counted_calls = _arm_calls.calls(CODE, EXECUTED, {"pool", "mean"}, _cortex_a9.cycles)
+    assert counted_calls["pool"].serial == Cost(4, 0, 4)
+    assert counted_calls["pool"].parallel == Cost(60 + 60, 1500, 30 * 5 + 60 + 1500)
+    assert counted_calls["mean"].serial == Cost(20 + 20, 500, 10 * 3 + 20 + 500)
+    assert counted_calls["pool"].instructions == 4 + 120 + 1500
 
 
 def test_one_run_is_what_two_have_more_than_one():
@@ -128,8 +128,8 @@ def test_the_plugin_tells_the_blocks_of_a_file_and_what_others_execute_for_it(tm
         path.write_bytes(bytes(8192))
     source = ROOT / "tests" / "data" / "qemu_harness.c"
     subprocess.run(["cc", "-Wall", "-Wextra", "-Werror", "-o", harness, source, plugin], check=True)
-    done = subprocess.run([harness, code, library], check=True, capture_output=True, text=True)
-    assert Counter(done.stderr.splitlines()) == Counter(["block 4112 3 2 5"])
+    completed = subprocess.run([harness, code, library], check=True, capture_output=True, text=True)
+    assert Counter(completed.stderr.splitlines()) == Counter(["block 4112 3 2 5"])
 
 
 @pytest.fixture
@@ -146,8 +146,10 @@ def counts(copies, ms):
 
 def test_without_a_count_all_of_a_kernel_is_copied(networks):
     stream = vta_streams.stream()
-    sizes = [(one.elements * stream.config.element_bytes(one.memory), one.written) for one in stream.buffers]
-    tensors = sum(size * (2 if written else 1) for size, written in sizes)
+    sizes = [
+        (buffer.elements * stream.config.element_bytes(buffer.memory), buffer.written) for buffer in stream.buffers
+    ]
+    tensors = sum(size * (2 if is_output else 1) for size, is_output in sizes)
     program = len(stream.instructions) * 16 + len(stream.uops) * 4
     assert networks.copied(counts(None, 1.0)) == 2 * (tensors + program)
     assert networks.copied(counts({"to_device": 5, "from_device": 3, "resident": 9}, 1.0)) == 8
@@ -160,6 +162,6 @@ def test_a_run_is_the_array_the_cpu_and_the_copies(networks, capsys):
     assert now["copies_ms"] == pytest.approx(1.0)
     assert now["total_ms"]["pynq-z1"] == pytest.approx(array + 4.0)
     networks.show([now], [before])
-    told = capsys.readouterr().out
-    assert f"| {(array + 4) / (array + 104):.2f} |" in told
-    assert "| pool | 1 | 10 | 3.00 | 0.00 |" in told
+    output = capsys.readouterr().out
+    assert f"| {(array + 4) / (array + 104):.2f} |" in output
+    assert "| pool | 1 | 10 | 3.00 | 0.00 |" in output

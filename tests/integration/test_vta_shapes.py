@@ -55,15 +55,15 @@ def test_kernels_are_exact(config, kind):
     layer = LAYERS[kind](config.block)
     arguments = tensors(layer, 1, config)
     expected = reference(layer, arguments)
-    found = kernels.candidates(layer, config)
+    choices = kernels.candidates(layer, config)
     for revision in Revision:
         simulator = Simulator(config, revision)
-        for choice in (found[0], found[-1]):
-            made = kernels.stream(layer, choice, config, revision)
-            verify(made.encoded())
+        for choice in (choices[0], choices[-1]):
+            stream = kernels.stream(layer, choice, config, revision)
+            verify(stream.encoded())
             for policy, seed in ORDERS:
                 arguments[-1][:] = 77
-                simulator.run(made, arguments, policy=policy, seed=seed)
+                simulator.run(stream, arguments, policy=policy, seed=seed)
                 np.testing.assert_array_equal(arguments[-1], expected, err_msg=f"{choice} {policy}")
 
 
@@ -72,8 +72,8 @@ def test_an_element_may_be_larger_than_a_page():
     config = VtaConfig(log_batch=6, log_block=5, log_acc_buff_size=20, log_inp_buff_size=18)
     layer = Conv2d(65, 2, 3, 32, 32, shift=7)
     arguments = tensors(layer, 1, config)
-    made = kernels.stream(layer, kernels.candidates(layer, config)[0], config)
-    Simulator(config).run(made, arguments)
+    stream = kernels.stream(layer, kernels.candidates(layer, config)[0], config)
+    Simulator(config).run(stream, arguments)
     np.testing.assert_array_equal(arguments[-1], reference(layer, arguments))
 
 
@@ -96,14 +96,14 @@ def machines(draw) -> VtaConfig:
 @given(machines(), st.sampled_from(list(LAYERS)), st.sampled_from(Revision), st.data())
 def test_any_array(config, kind, revision, data):
     layer = LAYERS[kind](config.block)
-    found = kernels.candidates(layer, config)
-    assume(found)
-    made = kernels.stream(layer, data.draw(st.sampled_from(found)), config, revision)
-    verify(made.encoded())
+    choices = kernels.candidates(layer, config)
+    assume(choices)
+    stream = kernels.stream(layer, data.draw(st.sampled_from(choices)), config, revision)
+    verify(stream.encoded())
     arguments = tensors(layer, 1, config)
     for policy, seed in ORDERS:
         arguments[-1][:] = 77
-        Simulator(config, revision).run(made, arguments, policy=policy, seed=seed)
+        Simulator(config, revision).run(stream, arguments, policy=policy, seed=seed)
         np.testing.assert_array_equal(arguments[-1], reference(layer, arguments))
 
 
@@ -148,35 +148,35 @@ def board_of(tmp_path):
 def test_networks_are_those_of_onnx_runtime(shape, board_of, tmp_path):
     net = network({"4x16": 1, "4x32": 5}.get(shape, 3))
     path, report = nets.save(net.proto(net.last), tmp_path), tmp_path / "report.json"
-    words = ["--board", board_of(shape), "--root", tmp_path / "device", "--budget", 0, "--json", report]
-    seen = toolchain("deploy", path, *words)
-    assert seen.code == 0, seen.err
-    found = json.loads(report.read_text())
-    assert found["outputs"]["max_abs_diff"] == 0
-    assert found["outputs"]["reference"].endswith("without optimisations")
+    options = ["--board", board_of(shape), "--root", tmp_path / "device", "--budget", 0, "--json", report]
+    outcome = toolchain("deploy", path, *options)
+    assert outcome.code == 0, outcome.err
+    document = json.loads(report.read_text())
+    assert document["outputs"]["max_abs_diff"] == 0
+    assert document["outputs"]["reference"].endswith("without optimisations")
     rows, block = map(int, shape.split("x"))
-    assert (found["modelled"]["kernels"], found["modelled"]["macs_per_cycle"]) == (6, rows * block * block)
+    assert (document["modelled"]["kernels"], document["modelled"]["macs_per_cycle"]) == (6, rows * block * block)
 
 
 def test_the_commands_know_the_array_of_a_board(board_of, tmp_path):
     net = network(2)
     path, streams = nets.save(net.proto(net.last), tmp_path), tmp_path / "streams"
     kind = board_of("4x16")
-    seen = toolchain("vta", "kernels", path, "--board", kind, "-o", streams, "--json")
-    assert seen.code == 0, seen.err
-    found = json.loads(seen.out)
+    outcome = toolchain("vta", "kernels", path, "--board", kind, "-o", streams, "--json")
+    assert outcome.code == 0, outcome.err
+    report = json.loads(outcome.out)
     name = "4x16_i8w8a32_15_15_18_17"
-    assert (found["config"], set(found["modelled_ms"])) == (name, {"ideal", "hls-pynq"})
+    assert (report["config"], set(report["modelled_ms"])) == (name, {"ideal", "hls-pynq"})
     first = min(streams.iterdir())
     assert Stream.decode(first.read_bytes()).config == VtaConfig(log_batch=2)
-    seen = toolchain("vta", "disasm", first)
-    assert seen.out.startswith(f"{name}, revision 2020-12")
-    assert disasm.listing(Stream.decode(first.read_bytes()), with_uops=False) == seen.out.rstrip("\n")
-    seen = toolchain("vta", "disasm", first, "--config", ROOT / "toolchain/backends/vta/configs" / f"{name}.json")
-    assert seen.code == 0, seen.err
-    seen = toolchain("vta", "self-test", "--board", kind, "--json")
-    assert seen.code == 0, seen.err
-    (tested,) = json.loads(seen.out).values()
+    outcome = toolchain("vta", "disasm", first)
+    assert outcome.out.startswith(f"{name}, revision 2020-12")
+    assert disasm.listing(Stream.decode(first.read_bytes()), with_uops=False) == outcome.out.rstrip("\n")
+    outcome = toolchain("vta", "disasm", first, "--config", ROOT / "toolchain/backends/vta/configs" / f"{name}.json")
+    assert outcome.code == 0, outcome.err
+    outcome = toolchain("vta", "self-test", "--board", kind, "--json")
+    assert outcome.code == 0, outcome.err
+    (tested,) = json.loads(outcome.out).values()
     assert (tested["configuration"], tested["passed"][0]) == (name, "revision")
     assert len(tested["passed"]) == 4
 
@@ -185,13 +185,13 @@ def test_records_are_those_of_one_array(board_of, tmp_path):
     net = network(1)
     path, records = nets.save(net.proto(net.last), tmp_path), tmp_path / "records.jsonl"
     wide, usual = board_of("4x16"), "vta-sim"
-    seen = toolchain("tune", path, "--board", wide, "--trials", 6, "--records", records, "--json")
-    assert seen.code == 0, seen.err
+    outcome = toolchain("tune", path, "--board", wide, "--trials", 6, "--records", records, "--json")
+    assert outcome.code == 0, outcome.err
     tuned = {}
     for kind in (wide, usual):
-        seen = toolchain("vta", "kernels", path, "--board", kind, "--records", records, "--json")
-        tuned[kind] = any(one["tuned"] for one in json.loads(seen.out)["kernels"])
+        outcome = toolchain("vta", "kernels", path, "--board", kind, "--records", records, "--json")
+        tuned[kind] = any(kernel["tuned"] for kernel in json.loads(outcome.out)["kernels"])
     assert tuned == {wide: True, usual: False}
-    seen = toolchain("build", path, "--board", usual, "--records", records, "-o", tmp_path / "built")
-    assert (seen.code, "has no records for vta-sim" in seen.err) == (2, True), seen.err
-    assert '"vta-sim-4x16"' in seen.err
+    outcome = toolchain("build", path, "--board", usual, "--records", records, "-o", tmp_path / "built")
+    assert (outcome.code, "has no records for vta-sim" in outcome.err) == (2, True), outcome.err
+    assert '"vta-sim-4x16"' in outcome.err

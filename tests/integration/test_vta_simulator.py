@@ -41,38 +41,38 @@ def _library():
 # --- programs --------------------------------------------------------------------------------------------------------
 
 
-def stage(one) -> int:
+def stage(instruction) -> int:
     """Return 0 for load, 1 for compute, 2 for store."""
-    if isinstance(one, Store):
+    if isinstance(instruction, Store):
         return 2
-    return 0 if isinstance(one, Load) and one.memory in {Memory.INP, Memory.WGT} else 1
+    return 0 if isinstance(instruction, Load) and instruction.memory in {Memory.INP, Memory.WGT} else 1
 
 
 def nop(memory=Memory.UOP, **flags):
     return Load(memory, 0, 0, 0, 0, 0, tokens=Tokens(**flags))
 
 
-def flagged(one, **flags):
-    return dataclasses.replace(one, tokens=dataclasses.replace(one.tokens, **flags))
+def flagged(instruction, **flags):
+    return dataclasses.replace(instruction, tokens=dataclasses.replace(instruction.tokens, **flags))
 
 
 def serial(instructions, relocations=()):
     """Give instructions all the tokens that keep them in their order, and an end."""
-    done, moved = [], {}
-    for index, one in enumerate([*instructions, Finish()]):
-        if done and abs(stage(done[-1]) - stage(one)) == 2:
-            done.append(nop())
-        moved[index] = len(done)
-        done.append(one)
-    for index in range(1, len(done)):
-        before, after = stage(done[index - 1]), stage(done[index])
+    ordered, moved = [], {}
+    for index, instruction in enumerate([*instructions, Finish()]):
+        if ordered and abs(stage(ordered[-1]) - stage(instruction)) == 2:
+            ordered.append(nop())
+        moved[index] = len(ordered)
+        ordered.append(instruction)
+    for index in range(1, len(ordered)):
+        before, after = stage(ordered[index - 1]), stage(ordered[index])
         if before < after:
-            done[index - 1] = flagged(done[index - 1], push_next=True)
-            done[index] = flagged(done[index], pop_prev=True)
+            ordered[index - 1] = flagged(ordered[index - 1], push_next=True)
+            ordered[index] = flagged(ordered[index], pop_prev=True)
         elif before > after:
-            done[index - 1] = flagged(done[index - 1], push_prev=True)
-            done[index] = flagged(done[index], pop_next=True)
-    return done, tuple((moved[index], buffer) for index, buffer in relocations)
+            ordered[index - 1] = flagged(ordered[index - 1], push_prev=True)
+            ordered[index] = flagged(ordered[index], pop_next=True)
+    return ordered, tuple((moved[index], buffer) for index, buffer in relocations)
 
 
 def whole(memory, count, **options):
@@ -119,7 +119,7 @@ class Program:
         for shift in (0, 8, 8, 8):
             self.add(each(count, imm=shift, at=last))
             stored.append(self.store(count))
-        return lambda: sum(one.astype(np.uint8).astype(np.uint32) << 8 * i for i, one in enumerate(stored)).astype(
+        return lambda: sum(byte.astype(np.uint8).astype(np.uint32) << 8 * i for i, byte in enumerate(stored)).astype(
             np.int32
         )
 
@@ -159,7 +159,9 @@ def steps(nest, uops):
 
 def is_hazardous(order, which=0):
     """Whether a step writes, or reads as operand 1, what one of the two before it has written."""
-    return any(step[which] in {other[0] for other in order[max(0, at - 2) : at]} for at, step in enumerate(order))
+    return any(
+        step[which] in {other[0] for other in order[max(0, index - 2) : index]} for index, step in enumerate(order)
+    )
 
 
 # --- GEMM and ALU ----------------------------------------------------------------------------------------------------
@@ -218,12 +220,12 @@ def test_gemm_adds_products_and_writes_low_bytes_to_out(config, data, reset, see
         np.testing.assert_array_equal(low[dst], bytes_)
 
 
-def alu_result(op, one, other):
+def alu_result(op, first, other):
     if op is AluOp.SHR:
         shift = ((other & 31) ^ 16) - 16
-        left = (one.astype(np.int64) << np.maximum(-shift, 0)).astype(np.int32)
-        return np.where(shift >= 0, one >> np.maximum(shift, 0), left)
-    return {AluOp.MIN: np.minimum, AluOp.MAX: np.maximum, AluOp.ADD: np.add}[op](one, other)
+        shifted = (first.astype(np.int64) << np.maximum(-shift, 0)).astype(np.int32)
+        return np.where(shift >= 0, first >> np.maximum(shift, 0), shifted)
+    return {AluOp.MIN: np.minimum, AluOp.MAX: np.maximum, AluOp.ADD: np.add}[op](first, other)
 
 
 @pytest.mark.parametrize("op", [AluOp.MIN, AluOp.MAX, AluOp.ADD, AluOp.SHR])
@@ -557,8 +559,8 @@ def pipelined():
         instructions.append(Gemm(*nest, 0, 0, tokens=Tokens(push_prev=not last)))
         instructions.append(Alu(AluOp.SHR, *nest, use_imm=True, imm=6, tokens=Tokens(push_next=True)))
         relocations.append((len(instructions), 2))
-        done = Tokens(pop_prev=True, push_prev=True)
-        instructions.append(Store(Memory.OUT, slot * TILE, tile * TILE, 1, TILE, TILE, done))
+        tokens = Tokens(pop_prev=True, push_prev=True)
+        instructions.append(Store(Memory.OUT, slot * TILE, tile * TILE, 1, TILE, TILE, tokens))
     instructions += [nop(pop_next=True), Finish(Tokens(pop_next=True))]
     buffers = (
         Buffer(Memory.INP, written=False, elements=len(x)),
@@ -596,17 +598,18 @@ FLAGS = sorted({flag for ends in QUEUES.values() for flag in ends})
 
 
 def without(stream, flags):
-    kept = tuple(
-        flagged(one, **{flag: False for where, flag in flags if where == stage(one)}) for one in stream.instructions
+    remaining = tuple(
+        flagged(instruction, **{flag: False for where, flag in flags if where == stage(instruction)})
+        for instruction in stream.instructions
     )
-    return dataclasses.replace(stream, instructions=kept)
+    return dataclasses.replace(stream, instructions=remaining)
 
 
 @pytest.mark.parametrize("queue", QUEUES)
 def test_each_queue_is_missed_under_some_policy(queue):
     stream, inputs, expected = pipelined()
-    found = {outcome(without(stream, QUEUES[queue]), inputs, expected, *how) for how in EVERY}
-    assert found != {"right"}
+    outcomes = {outcome(without(stream, QUEUES[queue]), inputs, expected, *how) for how in EVERY}
+    assert outcomes != {"right"}
 
 
 @pytest.mark.parametrize("flag", FLAGS, ids=str)
@@ -645,31 +648,31 @@ def timed():
 def test_ideal_cycles_are_those_of_the_work():
     # Both loads ask for the bus at 0: INP has it for 128 / 8 cycles, UOP, 8 bytes, from 16 to 17. GEMM takes 2 * 12
     # steps until 41, ALU 2 * 5 until 51, STORE 16 until 67, FINISH one.
-    found = Simulator().cycles(timed(), Profile.IDEAL)
-    assert (found.cycles, found.gemm_cycles, found.alu_cycles) == (68, 24, 10)
-    assert (found.load_stalls, found.compute_stalls, found.store_stalls) == (0, 16, 51)
-    assert (found.bus_stalls, found.bus_cycles) == (16, 33)
-    assert (found.load_bytes, found.store_bytes, found.macs) == (136, 128, 12 * 256)
-    assert (found.instructions, found.loads, found.stores, found.gemms, found.alus) == (7, 2, 1, 2, 1)
-    assert found.utilisation == pytest.approx(12 / 68)
+    cycles = Simulator().cycles(timed(), Profile.IDEAL)
+    assert (cycles.cycles, cycles.gemm_cycles, cycles.alu_cycles) == (68, 24, 10)
+    assert (cycles.load_stalls, cycles.compute_stalls, cycles.store_stalls) == (0, 16, 51)
+    assert (cycles.bus_stalls, cycles.bus_cycles) == (16, 33)
+    assert (cycles.load_bytes, cycles.store_bytes, cycles.macs) == (136, 128, 12 * 256)
+    assert (cycles.instructions, cycles.loads, cycles.stores, cycles.gemms, cycles.alus) == (7, 2, 1, 2, 1)
+    assert cycles.utilisation == pytest.approx(12 / 68)
 
 
 def test_hls_cycles_have_latencies_and_refills():
     # INP: bus until 16, then 32 + 2 * 8 until 64. UOP: bus from 16 to 17, then 32 + 8 until 57. GEMM: from 64, each
     # 12 + 12 + 5 refills of 10, until 212. ALU: 12 + 2 * 5 + 4 * 10 until 274. STORE: 16 + 32 + 16 until 338.
-    found = Simulator().cycles(timed(), Profile.HLS_PYNQ)
-    assert (found.cycles, found.gemm_cycles, found.alu_cycles) == (339, 148, 62)
-    assert (found.load_stalls, found.compute_stalls, found.store_stalls) == (0, 7 + 64, 274)
-    assert (found.bus_stalls, found.bus_cycles) == (16, 33)
+    cycles = Simulator().cycles(timed(), Profile.HLS_PYNQ)
+    assert (cycles.cycles, cycles.gemm_cycles, cycles.alu_cycles) == (339, 148, 62)
+    assert (cycles.load_stalls, cycles.compute_stalls, cycles.store_stalls) == (0, 7 + 64, 274)
+    assert (cycles.bus_stalls, cycles.bus_cycles) == (16, 33)
 
 
 def test_pynq_cycles_have_rows_on_a_slower_bus_and_a_start():
     # INP: bus for 128 / 4 + 2 * 56 until 144, then 48 until 192. UOP: bus from 144 to 202, then 40 until 242. GEMM:
     # until 390, ALU until 452. STORE: 144 + 48 until 644, which FINISH waits for. The start: 3200.
-    found = Simulator().cycles(timed(), Profile.PYNQ_Z1)
-    assert (found.cycles, found.gemm_cycles, found.alu_cycles) == (3845, 148, 62)
-    assert (found.load_stalls, found.compute_stalls, found.store_stalls) == (0, 192, 452)
-    assert (found.bus_stalls, found.bus_cycles) == (144, 346)
+    cycles = Simulator().cycles(timed(), Profile.PYNQ_Z1)
+    assert (cycles.cycles, cycles.gemm_cycles, cycles.alu_cycles) == (3845, 148, 62)
+    assert (cycles.load_stalls, cycles.compute_stalls, cycles.store_stalls) == (0, 192, 452)
+    assert (cycles.bus_stalls, cycles.bus_cycles) == (144, 346)
 
 
 def test_a_queue_waits_for_the_token_and_not_for_what_comes_after():
@@ -680,20 +683,20 @@ def test_a_queue_waits_for_the_token_and_not_for_what_comes_after():
         Gemm(0, 1, 1, 4, 0, 1, 0, 0, 0, 0, tokens=Tokens(pop_prev=True)),
         Finish(),
     ]
-    found = Simulator().cycles(Stream(DEFAULT, NEW, (), tuple(instructions), (), ()), Profile.IDEAL)
-    assert (found.cycles, found.compute_stalls, found.load_stalls) == (32, 16, 0)
+    cycles = Simulator().cycles(Stream(DEFAULT, NEW, (), tuple(instructions), (), ()), Profile.IDEAL)
+    assert (cycles.cycles, cycles.compute_stalls, cycles.load_stalls) == (32, 16, 0)
 
 
 def test_only_the_timed_policy_has_cycles():
     stream, inputs, expected = pipelined()
-    found = Simulator().run(stream, [*inputs, np.zeros_like(expected)], Policy.LOAD_FIRST)
-    assert (found.cycles, found.utilisation, found.bus_cycles) == (0, 0.0, 0)
-    assert found.macs == TILES * TILE * 256
+    result = Simulator().run(stream, [*inputs, np.zeros_like(expected)], Policy.LOAD_FIRST)
+    assert (result.cycles, result.utilisation, result.bus_cycles) == (0, 0.0, 0)
+    assert result.macs == TILES * TILE * 256
 
 
 def test_two_slots_take_less_time_than_one_after_the_other():
     stream, _, _ = pipelined()
-    plain = [flagged(one, **dataclasses.asdict(Tokens())) for one in stream.instructions[:-2]]
+    plain = [flagged(instruction, **dataclasses.asdict(Tokens())) for instruction in stream.instructions[:-2]]
     slow = dataclasses.replace(stream, instructions=tuple(serial(plain)[0]), relocations=())
     assert Simulator().cycles(stream).cycles < 0.8 * Simulator().cycles(slow).cycles
 
@@ -721,24 +724,24 @@ def _values(field):
 def words(isa, instruction):
     """Describe an instruction as the simulator does, from Python's fields."""
     name = type(instruction).__name__.upper()
-    parts = [name]
+    fields = [name]
     for field in isa.fields()[name]:
         if field.name == "opcode":
             continue
         value = getattr(instruction.tokens if "p" in field.name[0] else instruction, field.name)
         if field.name in {"memory", "op"}:
-            parts.append(value.name)
+            fields.append(value.name)
         elif field.name == "imm":
-            parts.append(f"imm={value}")
+            fields.append(f"imm={value}")
         elif value:
-            parts.append(field.name if field.width == 1 else f"{field.name}={value}")
-    return " ".join(parts)
+            fields.append(field.name if field.width == 1 else f"{field.name}={value}")
+    return " ".join(fields)
 
 
 @settings(max_examples=300, deadline=None)
 @given(made=encoded())
-def test_both_decoders_read_the_same(made):
-    isa, instruction = made
+def test_both_decoders_read_the_same(program):
+    isa, instruction = program
     data = isa.encode(instruction)
     assert isa.decode(data) == instruction
     assert simulator.instruction_text(isa.config, isa.revision, data) == (words(isa, instruction), data)
@@ -746,18 +749,18 @@ def test_both_decoders_read_the_same(made):
 
 @settings(max_examples=300, deadline=None)
 @given(made=encoded(), bit=st.integers(0, 127))
-def test_both_decoders_refuse_the_same(made, bit):
-    isa, instruction = made
+def test_both_decoders_refuse_the_same(program, bit):
+    isa, instruction = program
     data = (int.from_bytes(isa.encode(instruction), "little") ^ 1 << bit).to_bytes(16, "little")
     try:
-        known = words(isa, isa.decode(data))
+        expected_text = words(isa, isa.decode(data))
     except InputError:
-        known = ""
+        expected_text = ""
     try:
-        seen, _ = simulator.instruction_text(isa.config, isa.revision, data)
+        text, _ = simulator.instruction_text(isa.config, isa.revision, data)
     except InputError:
-        seen = ""
-    assert seen == known
+        text = ""
+    assert text == expected_text
 
 
 def test_a_machine_whose_fields_do_not_fit_is_refused():
@@ -773,11 +776,11 @@ def test_a_machine_whose_fields_do_not_fit_is_refused():
 
 def test_the_library_is_built_once(tmp_path, monkeypatch):
     monkeypatch.setenv("TOOLCHAIN_CACHE", str(tmp_path))
-    told = []
-    built = native.library(told.append)
-    assert native.library(told.append) == built
-    assert len(told) == 1
-    assert [one.name for one in (tmp_path / "vta").iterdir()] == [built.name]
+    messages = []
+    built = native.library(messages.append)
+    assert native.library(messages.append) == built
+    assert len(messages) == 1
+    assert [path.name for path in (tmp_path / "vta").iterdir()] == [built.name]
     built.write_bytes(b"cut off")
     with pytest.raises(BuildError, match="cannot be loaded"):
         native.loaded.__wrapped__()

@@ -23,20 +23,20 @@ TRIALS = 40
 CHANNELS, SIZE = 16, 12
 
 
-def done(*words: object) -> Outcome:
-    seen = toolchain(*words)
-    assert seen.code == 0, seen.err
-    return seen
+def done(*arguments: object) -> Outcome:
+    outcome = toolchain(*arguments)
+    assert outcome.code == 0, outcome.err
+    return outcome
 
 
 def small() -> nets.onnx.ModelProto:
     """A stem, a basic block, one that halves its rows and has a convolution beside it, and a classifier."""
-    random, held, nodes = np.random.default_rng(0), {}, []
+    random, constants, nodes = np.random.default_rng(0), {}, []
 
     def conv(data: str, name: str, inputs: int, outputs: int, window: int, stride: int = 1) -> str:
         spread = np.sqrt(2 / (inputs * window * window))
-        held[f"{name}.w"] = (random.standard_normal((outputs, inputs, window, window)) * spread).astype(np.float32)
-        held[f"{name}.b"] = (random.standard_normal(outputs) / 8).astype(np.float32)
+        constants[f"{name}.w"] = (random.standard_normal((outputs, inputs, window, window)) * spread).astype(np.float32)
+        constants[f"{name}.b"] = (random.standard_normal(outputs) / 8).astype(np.float32)
         how = {"pads": [window // 2] * 4, "strides": [stride] * 2}
         nodes.append(node("Conv", [data, f"{name}.w", f"{name}.b"], [name], name, **how))
         return name
@@ -54,7 +54,7 @@ def small() -> nets.onnx.ModelProto:
     second = relu(conv(block, "b1", CHANNELS, wide, 3, 2))
     beside = conv(block, "beside", CHANNELS, wide, 1, 2)
     last = relu(conv(second, "b2", wide, wide, 3), beside)
-    held["classes"] = (random.standard_normal((wide, 10)) / 4).astype(np.float32)
+    constants["classes"] = (random.standard_normal((wide, 10)) / 4).astype(np.float32)
     nodes.extend(
         [
             node("GlobalAveragePool", [last], ["pooled"]),
@@ -62,7 +62,7 @@ def small() -> nets.onnx.ModelProto:
             node("MatMul", ["flat", "classes"], ["y"]),
         ]
     )
-    return nets.model(nodes, [value("x", (1, 3, SIZE, SIZE))], [value("y", (1, 10))], held)
+    return nets.model(nodes, [value("x", (1, 3, SIZE, SIZE))], [value("y", (1, 10))], constants)
 
 
 @pytest.fixture(scope="module")
@@ -72,8 +72,8 @@ def lab(tmp_path_factory):
     nets.save(small(), folder, "small.onnx")
     (folder / "samples").mkdir()
     for seed in range(8):
-        drawn = np.random.default_rng(seed).standard_normal((1, 3, SIZE, SIZE)).astype(np.float32)
-        np.savez(folder / "samples" / f"{seed}.npz", x=drawn)
+        sample = np.random.default_rng(seed).standard_normal((1, 3, SIZE, SIZE)).astype(np.float32)
+        np.savez(folder / "samples" / f"{seed}.npz", x=sample)
     with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder):
         patch.setenv("TOOLCHAIN_RECORDS", str(folder / "records"))
         for name in ("DEVICES", "BOARDS"):
@@ -103,9 +103,9 @@ def tuned(int8) -> dict:
 @pytest.fixture(scope="module")
 def deployed(lab, int8, tuned) -> dict:
     """The report of a deploy of what was built with the records."""
-    seen = done("build", int8, *SIM, "-o", "built")
+    outcome = done("build", int8, *SIM, "-o", "built")
     won = sum(task["verdict"] == "faster" for task in tuned["tasks"])
-    assert f"kernels: {won} from " in seen.err
+    assert f"kernels: {won} from " in outcome.err
     return json.loads(done("deploy", "built", *SIM, "--root", lab / "root", "--budget", 0.2, "--json", "-").out)
 
 
@@ -114,35 +114,35 @@ def manifest(folder: Path) -> dict:
 
 
 def test_quantize_reports_each_layer(lab, int8):
-    found = json.loads((lab / "quantized.json").read_text())
-    assert {layer["name"] for layer in found["layers"]} == {"stem", "a1", "a2", "b1", "beside", "b2"}
-    assert found["left"] == []
-    assert found["samples"] == 8
-    assert all(layer["exact"] for layer in found["layers"])
-    assert found["output_snr_db"] > 10
+    report = json.loads((lab / "quantized.json").read_text())
+    assert {layer["name"] for layer in report["layers"]} == {"stem", "a1", "a2", "b1", "beside", "b2"}
+    assert report["left"] == []
+    assert report["samples"] == 8
+    assert all(layer["exact"] for layer in report["layers"])
+    assert report["output_snr_db"] > 10
 
 
 def test_tasks_are_the_convolutions(int8):
-    found = json.loads(done("tasks", int8, *SIM, "--op", "vta_conv2d", "--json").out)
-    assert [task["weight"] for task in found] == [1, 2, 1, 1, 1], "the stem reads other numbers, and pads with zeros"
-    assert {task["operator"] for task in found} == {"vta_conv2d"}
+    report = json.loads(done("tasks", int8, *SIM, "--op", "vta_conv2d", "--json").out)
+    assert [task["weight"] for task in report] == [1, 2, 1, 1, 1], "the stem reads other numbers, and pads with zeros"
+    assert {task["operator"] for task in report} == {"vta_conv2d"}
 
 
 def test_tuning_is_in_modelled_cycles(lab, tuned):
     assert (tuned["emulated"], tuned["trials"]["total"], tuned["trials"]["resumed"]) == (True, TRIALS, 0)
     assert tuned["boards"] == [{"name": "model hls-pynq", "trials": TRIALS, "failed": 0, "quarantines": 0}]
     assert {task["operator"] for task in tuned["tasks"]} == {"vta_conv2d"}
-    known = RecordFile(lab / "records" / "vta-sim.jsonl").read()
-    assert len([one for one in known.trials if not one.is_final]) == TRIALS
-    assert all(one.emulated and one.board == "hls-pynq" and one.samples_s for one in known.trials)
-    assert {one.target["device"] for one in known.trials} == {"vta-sim"}
+    records = RecordFile(lab / "records" / "vta-sim.jsonl").read()
+    assert len([trial for trial in records.trials if not trial.is_final]) == TRIALS
+    assert all(trial.emulated and trial.board == "hls-pynq" and trial.samples_s for trial in records.trials)
+    assert {trial.target["device"] for trial in records.trials} == {"vta-sim"}
 
 
 def test_the_same_run_again_adds_nothing(lab, int8, tuned):
     records = lab / "records" / "vta-sim.jsonl"
     before = records.read_bytes()
-    seen = done("tune", int8, *SIM, "--trials", TRIALS, "--json")
-    again = json.loads(seen.out)
+    outcome = done("tune", int8, *SIM, "--trials", TRIALS, "--json")
+    again = json.loads(outcome.out)
     assert records.read_bytes() == before
     assert (again["trials"]["total"], again["trials"]["resumed"]) == (TRIALS, TRIALS)
     assert again["boards"][0]["trials"] == 0
@@ -156,11 +156,11 @@ def test_outputs_match_and_times_are_marked(deployed):
 
 
 def test_cycles_are_modelled_and_tuned(lab, int8, deployed):
-    found = deployed["modelled"]
-    assert (found["model"], found["clock_mhz"], found["kernels"]) == ("hls-pynq", 100.0, 6)
-    assert found["cycles"] == manifest(lab / "built")["modelled"]["cycles"]
+    modelled = deployed["modelled"]
+    assert (modelled["model"], modelled["clock_mhz"], modelled["kernels"]) == ("hls-pynq", 100.0, 6)
+    assert modelled["cycles"] == manifest(lab / "built")["modelled"]["cycles"]
     done("build", int8, *SIM, "--no-records", "-o", "untuned")
-    assert manifest(lab / "untuned")["modelled"]["cycles"] >= found["cycles"] > found["macs"] / 256
+    assert manifest(lab / "untuned")["modelled"]["cycles"] >= modelled["cycles"] > modelled["macs"] / 256
 
 
 def test_a_package_is_deployed_as_its_bundle(lab, deployed):
@@ -178,36 +178,36 @@ def test_bench_measures_what_is_deployed(lab, deployed):
 
 
 def test_without_the_accelerator_the_cpu_computes_it_all(lab):
-    seen = done("build", "small.onnx", *SIM, "--without", "vta", "-o", "cpu")
-    assert "quantizing" not in seen.err
+    outcome = done("build", "small.onnx", *SIM, "--without", "vta", "-o", "cpu")
+    assert "quantizing" not in outcome.err
     assert manifest(lab / "cpu").get("modelled") is None
 
 
 def test_a_network_without_convolutions_runs_on_the_cpu(lab, tmp_path):
-    seen = done("deploy", "mlp", *SIM, "--no-records", "--root", tmp_path / "root", "--budget", 0.1, "--json", "-")
-    report = json.loads(seen.out)
-    assert "mlp has no convolution that can be quantized: the whole model runs on the CPU" in seen.err
+    outcome = done("deploy", "mlp", *SIM, "--no-records", "--root", tmp_path / "root", "--budget", 0.1, "--json", "-")
+    report = json.loads(outcome.out)
+    assert "mlp has no convolution that can be quantized: the whole model runs on the CPU" in outcome.err
     assert (report["outputs"]["ok"], report.get("modelled")) == (True, None)
 
 
 def test_tuning_tasks_of_the_cpu_alone_is_refused(lab, int8):
-    seen = toolchain("tune", int8, *SIM, "--op", "dense", "--trials", 3)
-    assert (seen.code, "vta-sim computes none of the 1 chosen tasks" in seen.err) == (2, True), seen.err
-    assert "toolchain tasks" in seen.err
+    outcome = toolchain("tune", int8, *SIM, "--op", "dense", "--trials", 3)
+    assert (outcome.code, "vta-sim computes none of the 1 chosen tasks" in outcome.err) == (2, True), outcome.err
+    assert "toolchain tasks" in outcome.err
 
 
 @pytest.mark.nightly
 def test_the_convolutions_of_resnet_18(lab):
-    first, *found = json.loads(done("tasks", "resnet-18", *SIM, "--op", "vta_conv2d", "--json").out)
-    data, weights = (one["shape"] for one in first["args"][:2])
+    first, *others = json.loads(done("tasks", "resnet-18", *SIM, "--op", "vta_conv2d", "--json").out)
+    data, weights = (arg["shape"] for arg in first["args"][:2])
     assert (data, weights, first["weight"]) == ([1, 1, 115, 115, 1, 16], [4, 1, 4, 4, 16, 16], 1)  # pixels are channels
-    assert sorted((shape_of(task), task["weight"]) for task in found) == sorted(RESNET)
-    assert [task["weight"] for task in found] == [4, 1, 1, 3, 1, 1, 3, 1, 1, 3]
+    assert sorted((shape_of(task), task["weight"]) for task in others) == sorted(RESNET)
+    assert [task["weight"] for task in others] == [4, 1, 1, 3, 1, 1, 3, 1, 1, 3]
 
 
 def shape_of(task: dict) -> tuple[int, ...]:
     """Return what tests/support/vta_layers.py says of a layer: size, channels of x and y, window, padding, stride."""
-    data, weights, *_, out = (one["shape"] for one in task["args"])
+    data, weights, *_, out = (arg["shape"] for arg in task["args"])
     (_, inputs, size, *_), (outputs, _, window, *_) = data, weights
     return size, 16 * inputs, 16 * outputs, window, window // 2, size // out[2]
 
@@ -215,10 +215,10 @@ def shape_of(task: dict) -> tuple[int, ...]:
 @pytest.mark.parametrize("name", ["1x16_i8w8a32_15_15_18_17", nightly.left("4x16_i8w8a32_15_15_18_17")])
 def test_the_benchmark_of_the_ten_convolutions(tmp_path, name):
     path, config = tmp_path / "found.json", f"toolchain/backends/vta/configs/{name}.json"
-    words = [sys.executable, "benchmarks/vta.py", "--trials", "1", "--config", config, "--json", str(path)]
-    subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120)
-    found = json.loads(path.read_text())
-    assert [task["calls"] for task in found["tasks"]] == [calls for _, calls in RESNET]
-    assert (found["config"], "pynq_z1" in found["cycles"]) == (name, name.startswith("1x16"))
-    assert found["cycles"]["ideal"] <= found["cycles"]["hls_pynq"]
-    assert all(0 < task["hls_pynq"]["utilisation"] < 1 for task in found["tasks"])
+    command = [sys.executable, "benchmarks/vta.py", "--trials", "1", "--config", config, "--json", str(path)]
+    subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120)
+    report = json.loads(path.read_text())
+    assert [task["calls"] for task in report["tasks"]] == [calls for _, calls in RESNET]
+    assert (report["config"], "pynq_z1" in report["cycles"]) == (name, name.startswith("1x16"))
+    assert report["cycles"]["ideal"] <= report["cycles"]["hls_pynq"]
+    assert all(0 < task["hls_pynq"]["utilisation"] < 1 for task in report["tasks"])

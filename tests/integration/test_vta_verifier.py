@@ -50,7 +50,7 @@ def refused(stream: Stream | bytes, cause: str) -> None:
 def with_order(*numbers: int) -> Stream:
     """Return the stream with its instructions in another order, or without some, and their relocations with them."""
     buffers = dict(GOOD.relocations)
-    relocations = tuple((place, buffers[old]) for place, old in enumerate(numbers) if old in buffers)
+    relocations = tuple((number, buffers[old]) for number, old in enumerate(numbers) if old in buffers)
     return replace(GOOD, instructions=tuple(GOOD.instructions[old] for old in numbers), relocations=relocations)
 
 
@@ -116,10 +116,10 @@ def test_too_long():
     refused(BLOB + b"\0", f"should have {len(BLOB)} bytes and has {len(BLOB) + 1}$")
 
 
-@pytest.mark.parametrize("place", [44, HEADER, INSTRUCTIONS + 3, len(BLOB) - 1])
-def test_damaged(place):
+@pytest.mark.parametrize("number", [44, HEADER, INSTRUCTIONS + 3, len(BLOB) - 1])
+def test_damaged(number):
     data = bytearray(BLOB)
-    data[place] ^= 0x10
+    data[number] ^= 0x10
     refused(bytes(data), "checksum is wrong")
 
 
@@ -130,7 +130,7 @@ def test_a_wrong_checksum():
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "cause"),
+    ("number", "value", "cause"),
     [
         (0, ord("X"), "not a VTA stream"),
         (7, 2, "version 2 of the format"),
@@ -148,9 +148,9 @@ def test_a_wrong_checksum():
         (INSTRUCTIONS + 7, 0x80, "instruction 0 .*mean nothing"),
     ],
 )
-def test_tampered_with_a_mended_checksum(place, value, cause):
+def test_tampered_with_a_mended_checksum(number, value, cause):
     data = bytearray(BLOB)
-    data[place] = value
+    data[number] = value
     refused(mended(data), cause)
 
 
@@ -226,11 +226,11 @@ def test_a_reset_spoils_what_out_held():
 
 
 def test_sums_of_nothing_may_be_made_but_not_stored():
-    made = changed(GEMM, iter_in=5, src_factor_in=0)
-    verify(made.encoded())
-    made = edited({ALU: {"iter_in": 5}, STORE: {"x_size": 5}}, made)
+    changed_stream = changed(GEMM, iter_in=5, src_factor_in=0)
+    verify(changed_stream.encoded())
+    changed_stream = edited({ALU: {"iter_in": 5}, STORE: {"x_size": 5}}, changed_stream)
     refused(
-        replace(made, buffers=(*made.buffers[:3], Buffer(Memory.OUT, written=True, elements=5))),
+        replace(changed_stream, buffers=(*changed_stream.buffers[:3], Buffer(Memory.OUT, written=True, elements=5))),
         "OUT element 4 holds no result",
     )
 
@@ -240,8 +240,8 @@ def test_directions():
     refused(to_input, f"instruction {STORE} .*buffer 0 is for INP")
     read_only = replace(GOOD, buffers=(*GOOD.buffers[:3], Buffer(Memory.OUT, written=False, elements=4)))
     refused(read_only, "buffer 3 is for OUT and the wrong way round")
-    written = replace(GOOD, buffers=(Buffer(Memory.INP, written=True, elements=4), *GOOD.buffers[1:]))
-    refused(written, "buffer 0 is for INP and the wrong way round")
+    output_buffers = replace(GOOD, buffers=(Buffer(Memory.INP, written=True, elements=4), *GOOD.buffers[1:]))
+    refused(output_buffers, "buffer 0 is for INP and the wrong way round")
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_writes_that_follow_too_soon(fields, uops):
 def with_operands(uops: list[tuple[int, int]], revision: Revision = Revision.V2020_12, **fields: int) -> Stream:
     """Return a stream whose ALU operation adds elements of ACC: dst and src of each micro-op, and its loops."""
     loops = {"dst_factor_in": 0, "iter_in": 1, "use_imm": False, "imm": 0, "op": AluOp.ADD, "uop_bgn": 1}
-    made = edited(
+    changed_stream = edited(
         {
             LOAD_UOP: {"x_size": 1 + len(uops)},
             LOAD_ACC: {"x_size": PIXELS_HELD, "x_stride": PIXELS_HELD},
@@ -304,9 +304,12 @@ def with_operands(uops: list[tuple[int, int]], revision: Revision = Revision.V20
         },
         vta_streams.stream(revision=revision),
     )
-    buffers = [replace(one, elements=PIXELS_HELD) if one.memory is Memory.ACC else one for one in made.buffers]
+    buffers = [
+        replace(buffer, elements=PIXELS_HELD) if buffer.memory is Memory.ACC else buffer
+        for buffer in changed_stream.buffers
+    ]
     added = tuple(Uop(dst, src, 0) for dst, src in uops)
-    return replace(made, uops=(*made.uops, *added), buffers=tuple(buffers))
+    return replace(changed_stream, uops=(*changed_stream.uops, *added), buffers=tuple(buffers))
 
 
 PIXELS_HELD = 64
@@ -348,7 +351,7 @@ def test_operands_that_were_just_written(uops, loops, apart, revision):
         refused(stream, f"instruction {ALU} .*reads an ACC element within 4 steps of writing it")
     else:
         verify(stream.encoded())
-    sizes = [one.elements * stream.config.element_bytes(one.memory) for one in stream.buffers]
+    sizes = [buffer.elements * stream.config.element_bytes(buffer.memory) for buffer in stream.buffers]
     arrays = [np.zeros(size, np.int8) for size in sizes]
     if apart in {1, 2}:
         with pytest.raises(VerificationError, match="that one of the 2 steps before writes"):
@@ -373,7 +376,9 @@ def test_operands_are_followed_through_all_loops(uops, iterations, factors):
     ]  # fmt: skip
 
     def near(which: int) -> bool:
-        return any(order[at][which] in {dst for dst, _ in order[max(0, at - 3) : at]} for at in range(len(order)))
+        return any(
+            order[index][which] in {dst for dst, _ in order[max(0, index - 3) : index]} for index in range(len(order))
+        )
 
     stream = with_operands(
         uops, iter_out=outs, iter_in=ins, dst_factor_out=dst_out, dst_factor_in=dst_in, src_factor_out=src_out,
@@ -470,11 +475,11 @@ FLAGS = {"pop_prev": -1, "pop_next": 1, "push_prev": -1, "push_next": 1}
 def token_pairs(stream: Stream) -> list[tuple[tuple[int, str], tuple[int, str]]]:
     """List who pushes and who pops each token: number and flag of either."""
     queues: dict[tuple[int, int], tuple[list[tuple[int, str]], list[tuple[int, str]]]] = {}
-    for number, one in enumerate(stream.instructions):
-        loads = isinstance(one, Load) and one.memory in {Memory.INP, Memory.WGT}
-        stage = 2 if isinstance(one, Store) else 0 if loads else 1
+    for number, instruction in enumerate(stream.instructions):
+        loads = isinstance(instruction, Load) and instruction.memory in {Memory.INP, Memory.WGT}
+        stage = 2 if isinstance(instruction, Store) else 0 if loads else 1
         for flag, side in FLAGS.items():
-            if getattr(one.tokens, flag):
+            if getattr(instruction.tokens, flag):
                 ends = (stage, stage + side) if flag.startswith("push") else (stage + side, stage)
                 queues.setdefault(ends, ([], []))[flag.startswith("pop")].append((number, flag))
     return [pair for pushes, pops in queues.values() for pair in zip(pushes, pops, strict=True)]
@@ -482,11 +487,11 @@ def token_pairs(stream: Stream) -> list[tuple[tuple[int, str], tuple[int, str]]]
 
 def test_every_token_of_a_kernel_is_needed():
     layer = Conv2d(1, 4, 4, 32, 64, (3, 3), (1, 1), (1, 1, 1, 1), shift=7)
-    choice = next(one for one in kernels.candidates(layer, DEFAULT) if one.oc_threads == 2)
+    choice = next(candidate for candidate in kernels.candidates(layer, DEFAULT) if candidate.oc_threads == 2)
     stream = kernels.stream(layer, choice, DEFAULT, Revision.V2020_12)
     for pair in token_pairs(stream):
         tokens = ((number, replace(stream.instructions[number].tokens, **{flag: False})) for number, flag in pair)
-        without = edited({number: {"tokens": left} for number, left in tokens}, stream)
+        without = edited({number: {"tokens": remaining} for number, remaining in tokens}, stream)
         refused(without, "a token is missing|FINISH does not wait")
 
 
@@ -512,14 +517,14 @@ def test_padding_of_acc_loads_needs_the_newer_machine():
 def test_what_is_let_through_runs_on_the_simulator(flips):
     """The simulator has its own checks, of each access: it must find nothing that was let through."""
     data = bytearray(BLOB)
-    for place, bit in flips:
-        data[place] ^= 1 << bit
+    for position, bit in flips:
+        data[position] ^= 1 << bit
     data = mended(data)
     try:
         verify(data)
     except VerificationError:
         return
     stream = Stream.decode(data)
-    sizes = [one.elements * stream.config.element_bytes(one.memory) for one in stream.buffers]
+    sizes = [buffer.elements * stream.config.element_bytes(buffer.memory) for buffer in stream.buffers]
     if sum(sizes) < 1 << 24:
         Simulator(stream.config, stream.revision).run(stream, [np.zeros(size, np.int8) for size in sizes])

@@ -42,12 +42,12 @@ print(json.dumps({
 """
 
 
-def run(*words, cwd=ROOT, **variables):
+def run(*arguments, cwd=ROOT, **variables):
     """Run a program with the least of an environment; return what it printed."""
     env = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", **variables}
-    done = subprocess.run([*map(str, words)], cwd=cwd, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    completed = subprocess.run([*map(str, arguments)], cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    return completed.stdout
 
 
 @pytest.fixture(scope="module")
@@ -84,12 +84,14 @@ def here(installed, tmp_path):
         "PATH": f"{bin_folder}:{os.environ['PATH']}",
         "TOOLCHAIN_CACHE": str(files.cache_root()),
     }
-    return lambda program, *words: run(installed / program, *words, cwd=empty, **variables)
+    return lambda program, *arguments: run(installed / program, *arguments, cwd=empty, **variables)
 
 
 def test_commands(here):
     assert here("toolchain", "--version").split()[-1] == __version__
-    assert {one["name"] for one in json.loads(here("toolchain", "board", "list", "--json"))} == set(board.names())
+    assert {board_type["name"] for board_type in json.loads(here("toolchain", "board", "list", "--json"))} == set(
+        board.names()
+    )
     assert "make setup" not in here("toolchain", "doctor")
 
 
@@ -104,23 +106,23 @@ def test_deploy_from_an_empty_folder(here, tmp_path):
 
 
 def test_all_that_lies_beside_the_code_is_the_checkouts(here, installed):
-    found = json.loads(here("python", "-c", LOOKS))
-    assert found["package"].startswith(str(installed.parent))
+    report = json.loads(here("python", "-c", LOOKS))
+    assert report["package"].startswith(str(installed.parent))
     local = board.load("local").resolved()
     shipped = shipped_records(backend_of(local))
-    assert found["records"] == (len(shipped.trials) if shipped else 0)
-    assert found["images"] == {name: one.digest(one.arguments) for name, one in recipes.recipes().items()}
-    assert found["virtual"] == recipes.read(ROOT / "docker/board/Dockerfile", ROOT).digest({})
-    assert Path(found["manual"]).read_bytes() == (ROOT / "docs/adding-a-board.md").read_bytes()
+    assert report["records"] == (len(shipped.trials) if shipped else 0)
+    assert report["images"] == {name: recipe.digest(recipe.arguments) for name, recipe in recipes.recipes().items()}
+    assert report["virtual"] == recipes.read(ROOT / "docker/board/Dockerfile", ROOT).digest({})
+    assert Path(report["manual"]).read_bytes() == (ROOT / "docs/adding-a-board.md").read_bytes()
 
 
 def test_nothing_of_the_user_goes_into_it(wheel):
     with zipfile.ZipFile(wheel) as archive:
         data = [Path(name).relative_to("toolchain/_data") for name in archive.namelist() if "/_data/" in name]
     ours = [path for folder in ("boards", "docker", "docs") for path in (ROOT / folder).rglob("*") if path.is_file()]
-    wanted = {path.relative_to(ROOT) for path in ours}
-    of_user = {path for path in wanted if path.parts[1] in {"certs", "ndk"}}
-    assert {path for path in data if len(path.parts) > 1} == wanted - of_user
+    expected_files = {path.relative_to(ROOT) for path in ours}
+    of_user = {path for path in expected_files if path.parts[1] in {"certs", "ndk"}}
+    assert {path for path in data if len(path.parts) > 1} == expected_files - of_user
 
 
 @pytest.mark.parametrize("source", ["image", "sdist"])
@@ -157,12 +159,12 @@ def test_deploy_without_a_compiler(full_wheel, tmp_path):
     assert not [name for name in ("cc", "c++", "g++", "clang", "make", "cmake") if (tools / name).exists()]
     variables = {"HOME": str(tmp_path), "PATH": str(tools), "TOOLCHAIN_CACHE": str(tmp_path / "cache")}
     report, bundle = tmp_path / "report.json", tmp_path / "bundle"
-    words = ["deploy", "mlp", "--board", "local", "--budget", "0.1", "--json", report, "--output", bundle]
-    run(bin_folder / "toolchain", *words, cwd=tmp_path, **variables)
+    command = ["deploy", "mlp", "--board", "local", "--budget", "0.1", "--json", report, "--output", bundle]
+    run(bin_folder / "toolchain", *command, cwd=tmp_path, **variables)
     assert json.loads(report.read_text())["outputs"]["ok"]
     assert json.loads((bundle / "manifest.json").read_text())["compiler"]["compiler"].startswith("zig ")
-    kept = sorted(path.name for path in (tmp_path / "cache" / "device").iterdir())
-    assert [name.rpartition("-")[0] for name in kept] == [f"runner-{OWN}"]  # no objects: nothing was compiled
+    builds = sorted(path.name for path in (tmp_path / "cache" / "device").iterdir())
+    assert [name.rpartition("-")[0] for name in builds] == [f"runner-{OWN}"]  # no objects: nothing was compiled
 
 
 def test_its_programs_are_those_of_this_checkout(full_wheel, program):
@@ -186,4 +188,4 @@ def test_a_rebuild_gives_the_same_programs(triple, tmp_path, monkeypatch):
 
 def contents(wheel: Path) -> dict[str, int]:
     with zipfile.ZipFile(wheel) as archive:
-        return {one.filename: one.CRC for one in archive.infolist()}
+        return {member.filename: member.CRC for member in archive.infolist()}

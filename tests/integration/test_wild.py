@@ -20,15 +20,15 @@ def test_it_is_right(name, native, program, tmp_path):
     case, path = CASES[name], tmp_path / f"{name}.onnx"
     onnx.save(case.proto, path)
     read = source.load(str(path), array_shapes={key: array.shape for key, array in case.fed.items()})
-    fed = {spec.name: case.fed[spec.name] for spec in read.inputs} if case.fed else inputs.random(read.inputs, 0)
-    found = judged.computed(importer.import_model(read), fed, native, program)
+    feeds = {spec.name: case.fed[spec.name] for spec in read.inputs} if case.fed else inputs.random(read.inputs, 0)
+    computed = judged.computed(importer.import_model(read), feeds, native, program)
     if case.right is None:
-        apart = judged.difference(found, read, fed)
+        apart = judged.difference(computed, read, feeds)
         assert apart.ok, apart
         return
     [name] = read.output_names
-    assert (found[name].shape, found[name].dtype) == (case.right.shape, case.right.dtype)
-    np.testing.assert_allclose(found[name], case.right, rtol=1e-5, atol=1e-6)
+    assert (computed[name].shape, computed[name].dtype) == (case.right.shape, case.right.dtype)
+    np.testing.assert_allclose(computed[name], case.right, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", UNDEFINED)

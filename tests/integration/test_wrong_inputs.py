@@ -103,8 +103,8 @@ def options(server):
 def _busy(root):
     """Hold the lock of a device as a deploy of somebody else would."""
     root.mkdir()
-    words = ["flock", root / "lock", "sh", "-c", "echo held; read x"]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+    command = ["flock", root / "lock", "sh", "-c", "echo held; read x"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout.readline() == "held\n"
         (root / "lock").write_text(f"busy {holder.pid} {int(time.time()) - 65} ann@desk\n")
         yield
@@ -125,15 +125,15 @@ def _other_machine():
 
 def _flipped(data, params):
     """Change one byte of the params inside a package."""
-    at = data.index(params) + len(params) - 1
-    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+    position = data.index(params) + len(params) - 1
+    return data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
 
 
 def _wrong_reference(tiny):
     from toolchain import tensors
 
-    both = tensors.load(tiny.folder / bundle_room.REFERENCE)
-    return tensors.encode({**both, "output.y": both["output.y"] + 1})
+    arrays = tensors.load(tiny.folder / bundle_room.REFERENCE)
+    return tensors.encode({**arrays, "output.y": arrays["output.y"] + 1})
 
 
 @pytest.fixture(scope="module")
@@ -146,8 +146,8 @@ def campaign(request):
         say = plugins.get_plugin("terminalreporter").write_line
         with plugins.get_plugin("capturemanager").global_and_fixture_disabled():
             say(f"\n{'EXIT':>4} {'SECONDS':>7}  COMMAND: MESSAGE")
-            for words, code, seconds, line in rows:
-                say(f"{code:>4} {seconds:>7.2f}  {words}: {line}")
+            for command, code, seconds, line in rows:
+                say(f"{code:>4} {seconds:>7.2f}  {command}: {line}")
             say(f"{len(rows)} wrong inputs, the slowest answer after {max(row[2] for row in rows):.1f} s")
 
 
@@ -176,12 +176,12 @@ def test_a_wrong_input_is_explained(world, tiny, options, case, monkeypatch, beg
     monkeypatch.chdir(world)
     monkeypatch.delenv("TOOLCHAIN_DEVICES", raising=False)
     start = time.perf_counter()
-    seen = toolchain(*case.words.format(w=world, data=DATA, ssh=options).split())
-    line = next((one for one in seen.err.splitlines() if one.lower().startswith("error: ")), seen.err.strip())
-    shown = case.words.replace("{w}/", "").replace("{data}/", "").replace("{ssh}", "--host ...")
-    campaign.append((shown, seen.code, time.perf_counter() - start, line))
-    assert (seen.code, "Traceback" in seen.err) == (case.code, False), seen.err
-    assert re.search(case.message, seen.err), seen.err
+    outcome = toolchain(*case.words.format(w=world, data=DATA, ssh=options).split())
+    line = next((line for line in outcome.err.splitlines() if line.lower().startswith("error: ")), outcome.err.strip())
+    text = case.words.replace("{w}/", "").replace("{data}/", "").replace("{ssh}", "--host ...")
+    campaign.append((text, outcome.code, time.perf_counter() - start, line))
+    assert (outcome.code, "Traceback" in outcome.err) == (case.code, False), outcome.err
+    assert re.search(case.message, outcome.err), outcome.err
     assert case.late or begun == []
     assert not (world / "out").exists()
     assert [item.name for item in world.iterdir() if item.name.startswith(".")] == []
@@ -214,8 +214,8 @@ def full(world):
     """A small disk."""
     point = world / "tmpfs"
     point.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", point]
-    possible = os.geteuid() == 0 and subprocess.run(words, capture_output=True, check=False).returncode == 0
+    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", point]
+    possible = os.geteuid() == 0 and subprocess.run(command, capture_output=True, check=False).returncode == 0
     require("a small file system", "root and a kernel that lets it mount", present=possible)
     yield
     subprocess.run(["umount", "--lazy", point], check=True)
@@ -223,24 +223,30 @@ def full(world):
 
 
 @pytest.mark.usefixtures("full")
-@pytest.mark.parametrize(("words", "variables", "code", "message"), PROCESSES)
-def test_a_process_of_its_own(world, options, tmp_path, words, variables, code, message):
-    places = {"w": world, "data": DATA, "ssh": options, "cold": tmp_path / "cold"}
-    kept = {name: value for name, value in os.environ.items() if name not in {"TOOLCHAIN_CACHE", "XDG_CACHE_HOME"}}
-    done = subprocess.run(
-        [COMMAND, *words.format(**places).split()],
-        env={**kept, "HOME": str(tmp_path), **{name: value.format(**places) for name, value in variables.items()}},
+@pytest.mark.parametrize(("command", "variables", "code", "message"), PROCESSES)
+def test_a_process_of_its_own(world, options, tmp_path, command, variables, code, message):
+    folders = {"w": world, "data": DATA, "ssh": options, "cold": tmp_path / "cold"}
+    environment = {
+        name: value for name, value in os.environ.items() if name not in {"TOOLCHAIN_CACHE", "XDG_CACHE_HOME"}
+    }
+    completed = subprocess.run(
+        [COMMAND, *command.format(**folders).split()],
+        env={
+            **environment,
+            "HOME": str(tmp_path),
+            **{name: value.format(**folders) for name, value in variables.items()},
+        },
         cwd=tmp_path,
         timeout=120,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
-    assert re.search(message, done.stderr), done.stderr
-    assert "hint: " in done.stderr or code == 2
+    assert (completed.returncode, "Traceback" in completed.stderr) == (code, False), completed.stderr
+    assert re.search(message, completed.stderr), completed.stderr
+    assert "hint: " in completed.stderr or code == 2
     assert not (tmp_path / "cold" / "device").exists()
-    assert "building the device programs" not in done.stderr
+    assert "building the device programs" not in completed.stderr
     assert not (world / "out").exists()
 
 
@@ -256,8 +262,8 @@ except SystemExit as end:
 
 
 def test_a_device_that_is_off_is_told_without_the_seconds_of_the_compiler():
-    done = subprocess.run([sys.executable, "-c", WITHOUT_TVM], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["4", "False", "False"], done.stderr
+    completed = subprocess.run([sys.executable, "-c", WITHOUT_TVM], capture_output=True, text=True, check=True)
+    assert completed.stdout.split() == ["4", "False", "False"], completed.stderr
 
 
 # fmt: off
@@ -270,13 +276,13 @@ WITHOUT_ENGINE = [
 # fmt: on
 
 
-@pytest.mark.parametrize(("words", "code", "message"), WITHOUT_ENGINE)
-def test_a_machine_without_an_engine(tmp_path, monkeypatch, words, code, message):
+@pytest.mark.parametrize(("command", "code", "message"), WITHOUT_ENGINE)
+def test_a_machine_without_an_engine(tmp_path, monkeypatch, command, code, message):
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
-    seen = toolchain(*(word.format(w=tmp_path) for word in words.split()))
-    assert (seen.code, "Traceback" in seen.err) == (code, False), seen.err
-    assert re.search(message, seen.err), seen.err
-    assert "hint: " in seen.err
+    outcome = toolchain(*(argument.format(w=tmp_path) for argument in command.split()))
+    assert (outcome.code, "Traceback" in outcome.err) == (code, False), outcome.err
+    assert re.search(message, outcome.err), outcome.err
+    assert "hint: " in outcome.err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -288,10 +294,10 @@ def server(tmp_path_factory):
 
 
 def over_ssh(server, tiny_for_ssh, *more, host=None, key=True, known=True):
-    words = ["deploy", tiny_for_ssh.folder, "--board", "x86_64", "--host", host or server.host, "--budget", 0]
-    words += ["-i", server.key_file] if key else []
-    words += ["--known-hosts", server.known_hosts] if known else []
-    return toolchain(*words, *more)
+    command = ["deploy", tiny_for_ssh.folder, "--board", "x86_64", "--host", host or server.host, "--budget", 0]
+    command += ["-i", server.key_file] if key else []
+    command += ["--known-hosts", server.known_hosts] if known else []
+    return toolchain(*command, *more)
 
 
 @pytest.fixture
@@ -304,55 +310,55 @@ def bare_home(tmp_path, monkeypatch):
 
 def test_an_unknown_host_key_is_refused_with_its_fingerprint(server, tiny_for_ssh, bare_home, tmp_path):
     (tmp_path / "none").touch()
-    seen = over_ssh(server, tiny_for_ssh, "--known-hosts", tmp_path / "none", known=False)
-    shown = subprocess.run(["ssh-keygen", "-lf", server.host_key], capture_output=True, text=True, check=True)
-    assert seen.code == 5
-    assert shown.stdout.split()[1] in seen.err
-    assert f"ssh-keyscan -p {server.port}" in seen.err
+    outcome = over_ssh(server, tiny_for_ssh, "--known-hosts", tmp_path / "none", known=False)
+    completed = subprocess.run(["ssh-keygen", "-lf", server.host_key], capture_output=True, text=True, check=True)
+    assert outcome.code == 5
+    assert completed.stdout.split()[1] in outcome.err
+    assert f"ssh-keyscan -p {server.port}" in outcome.err
 
 
 def test_the_command_of_the_hint_makes_the_key_trusted(server, tiny_for_ssh, bare_home, tmp_path):
     trusted = tmp_path / "trusted"
     trusted.touch()
-    words = ("--known-hosts", trusted, "--root", tmp_path / "device")
-    hint = over_ssh(server, tiny_for_ssh, *words, known=False).err.splitlines()[-1]
+    options = ("--known-hosts", trusted, "--root", tmp_path / "device")
+    hint = over_ssh(server, tiny_for_ssh, *options, known=False).err.splitlines()[-1]
     subprocess.run(["sh", "-c", hint], check=True, capture_output=True)
-    assert over_ssh(server, tiny_for_ssh, *words, known=False).code == 0
+    assert over_ssh(server, tiny_for_ssh, *options, known=False).code == 0
 
 
 def test_a_changed_host_key_is_refused(server, tiny_for_ssh, tmp_path):
     other = sshd.keygen(tmp_path / "other").with_suffix(".pub").read_text().split()
-    known = tmp_path / "known"
-    known.write_text(f"[127.0.0.1]:{server.port} {other[0]} {other[1]}\n")
-    seen = over_ssh(server, tiny_for_ssh, "--known-hosts", known, known=False)
-    assert seen.code == 5
-    assert re.search(rf"not the known key[\s\S]*{known}:1[\s\S]*ssh-keygen -f .* -R", seen.err), seen.err
+    known_hosts = tmp_path / "known"
+    known_hosts.write_text(f"[127.0.0.1]:{server.port} {other[0]} {other[1]}\n")
+    outcome = over_ssh(server, tiny_for_ssh, "--known-hosts", known_hosts, known=False)
+    assert outcome.code == 5
+    assert re.search(rf"not the known key[\s\S]*{known_hosts}:1[\s\S]*ssh-keygen -f .* -R", outcome.err), outcome.err
 
 
 def test_a_wrong_key_is_refused(server, tiny_for_ssh, bare_home, tmp_path):
-    seen = over_ssh(server, tiny_for_ssh, "-i", sshd.keygen(tmp_path / "stranger"), key=False)
-    assert seen.code == 4
-    assert re.search(r"login to .* failed[\s\S]*stranger: refused", seen.err), seen.err
+    outcome = over_ssh(server, tiny_for_ssh, "-i", sshd.keygen(tmp_path / "stranger"), key=False)
+    assert outcome.code == 4
+    assert re.search(r"login to .* failed[\s\S]*stranger: refused", outcome.err), outcome.err
 
 
 def test_a_wrong_password_is_refused_and_not_shown(server, tiny_for_ssh, bare_home, monkeypatch):
     monkeypatch.setenv("TOOLCHAIN_SSH_PASSWORD", "not-the-pass-word")
-    seen = over_ssh(server, tiny_for_ssh, key=False)
-    assert seen.code == 4
-    assert re.search(r"login to .* failed", seen.err), seen.err
-    assert "not-the-pass-word" not in seen.err + seen.out
+    outcome = over_ssh(server, tiny_for_ssh, key=False)
+    assert outcome.code == 4
+    assert re.search(r"login to .* failed", outcome.err), outcome.err
+    assert "not-the-pass-word" not in outcome.err + outcome.out
 
 
 def test_a_closed_port_is_named(server, tiny_for_ssh):
-    seen = over_ssh(server, tiny_for_ssh, host=f"{server.user}@127.0.0.1:{sshd.free_port()}")
-    assert seen.code == 4
-    assert "cannot be reached" in seen.err
+    outcome = over_ssh(server, tiny_for_ssh, host=f"{server.user}@127.0.0.1:{sshd.free_port()}")
+    assert outcome.code == 4
+    assert "cannot be reached" in outcome.err
 
 
 def test_a_root_that_cannot_be_made_is_named(server, tiny_for_ssh):
-    seen = over_ssh(server, tiny_for_ssh, "--root", "/proc/nowhere")
-    assert seen.code == 4
-    assert re.search(r"no usable store[\s\S]*/proc/nowhere[\s\S]*--root", seen.err), seen.err
+    outcome = over_ssh(server, tiny_for_ssh, "--root", "/proc/nowhere")
+    assert outcome.code == 4
+    assert re.search(r"no usable store[\s\S]*/proc/nowhere[\s\S]*--root", outcome.err), outcome.err
 
 
 def test_a_device_without_flock_is_told_what_to_install(tiny, tmp_path, monkeypatch):
@@ -376,10 +382,10 @@ def test_a_device_without_flock_is_told_what_to_install(tiny, tmp_path, monkeypa
 
 def test_an_internal_error_is_told_as_such(monkeypatch):
     monkeypatch.setattr("toolchain.board.names", lambda: 1 / 0)
-    seen = toolchain("board", "list")
-    assert seen.code == 70
-    assert "internal error: ZeroDivisionError" in seen.err
-    assert "--debug" in seen.err
+    outcome = toolchain("board", "list")
+    assert outcome.code == 70
+    assert "internal error: ZeroDivisionError" in outcome.err
+    assert "--debug" in outcome.err
 
 
 def test_debug_shows_where(monkeypatch):
@@ -406,8 +412,8 @@ def test_a_failed_deploy_writes_its_junit(world, tmp_path):
 
 
 def test_doctor_says_what_a_board_lacks(world, monkeypatch):
-    seen = toolchain("doctor", "--board", world / "strange.toml", "--json")
-    assert seen.code == 3
-    lacking = [check for check in json.loads(seen.out) if not check["found"]]
+    outcome = toolchain("doctor", "--board", world / "strange.toml", "--json")
+    assert outcome.code == 3
+    lacking = [check for check in json.loads(outcome.out) if not check["found"]]
     assert [check["what"] for check in lacking] == ["aarch64-poky-linux-g++"]
-    assert "install aarch64-poky-linux-g++" in seen.err
+    assert "install aarch64-poky-linux-g++" in outcome.err

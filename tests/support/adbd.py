@@ -183,10 +183,10 @@ class _Link:
     def _receive(self, size: int) -> bytes:
         data = bytearray()
         while len(data) < size:
-            part = self._sock.recv(size - len(data))
-            if not part:
+            chunk = self._sock.recv(size - len(data))
+            if not chunk:
                 raise EOFError
-            data += part
+            data += chunk
         self.device.took(size)
         return bytes(data)
 
@@ -288,8 +288,8 @@ class _Shell:
         with contextlib.suppress(OSError, ValueError):
             while (data := self._next()) is not None:
                 self._data += data
-                while (part := self._part()) is not None:
-                    kind, payload = part
+                while (chunk := self._part()) is not None:
+                    kind, payload = chunk
                     if kind == _STDIN:
                         with contextlib.suppress(BrokenPipeError):
                             stdin.write(payload)
@@ -318,7 +318,7 @@ class _Shell:
     def _speak(self) -> None:
         turn = threading.Lock()
         outputs = [(self._process.stdout, _STDOUT), (self._process.stderr, _STDERR)]
-        threads = [threading.Thread(target=self._listen, args=(*one, turn), daemon=True) for one in outputs]
+        threads = [threading.Thread(target=self._listen, args=(*output, turn), daemon=True) for output in outputs]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -342,10 +342,10 @@ class _Shell:
             self.link.send(b"WRTE", self.ours, self.theirs, _PART.pack(kind, len(data)) + data)
 
 
-def client(*words: str) -> str:
+def client(*arguments: str) -> str:
     """Run the real client; return what it says."""
-    seen = subprocess.run([str(ADB), *words], capture_output=True, text=True, timeout=60, check=False)
-    return seen.stdout + seen.stderr
+    completed = subprocess.run([str(ADB), *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return completed.stdout + completed.stderr
 
 
 @contextlib.contextmanager

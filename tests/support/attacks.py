@@ -53,7 +53,7 @@ class Field:
         return json.dumps(document).encode()
 
     def stated(self, message: bytes, *who: Pair) -> Bundle:
-        return signers.state(self.copy(), message, b"".join(signers.signature(one, message) for one in who))
+        return signers.state(self.copy(), message, b"".join(signers.signature(signer, message) for signer in who))
 
     def signature(self) -> bytes:
         return (self.later.folder / bundles.SIGNATURES).read_bytes()
@@ -73,13 +73,13 @@ def attack(function: Attack) -> Attack:
 
 def tampered(field: Field, contents: dict[str, bytes], **changes: object) -> Bundle:
     """A bundle that is whole in itself, with the statement and the signatures of the one that it was."""
-    made = made_bundles.variant(field.later, field.work / "attack", contents, **changes)
-    return signers.state(made, field.statement(), field.signature())
+    release = made_bundles.variant(field.later, field.work / "attack", contents, **changes)
+    return signers.state(release, field.statement(), field.signature())
 
 
-def flipped(data: bytes, at: int = -1) -> bytes:
+def flipped(data: bytes, position: int = -1) -> bytes:
     changed = bytearray(data)
-    changed[at] ^= 1
+    changed[position] ^= 1
     return bytes(changed)
 
 
@@ -110,17 +110,17 @@ def another_command_in_the_manifest(field):
 
 @attack
 def no_signature(field):
-    made = field.copy()
-    made.statement.unlink()
-    made.signatures.unlink()
-    return bundles.load(made.folder)
+    release = field.copy()
+    release.statement.unlink()
+    release.signatures.unlink()
+    return bundles.load(release.folder)
 
 
 @attack
 def a_statement_without_a_signature(field):
-    made = field.copy()
-    made.signatures.unlink()
-    return bundles.load(made.folder)
+    release = field.copy()
+    release.signatures.unlink()
+    return bundles.load(release.folder)
 
 
 @attack
@@ -145,16 +145,16 @@ def a_cut_signature(field):
 
 @attack
 def a_bit_of_the_signature(field):
-    (found,) = sshsig.read(field.signature(), "it")
-    wrong = dataclasses.replace(found, value=flipped(found.value))
+    (signature_read,) = sshsig.read(field.signature(), "it")
+    wrong = dataclasses.replace(signature_read, value=flipped(signature_read.value))
     return signers.state(field.copy(), field.statement(), sshsig.to_armour(wrong))
 
 
 @attack
 def another_form_of_the_same_signature(field):
-    (found,) = sshsig.read(field.signature(), "it")
-    scalar = int.from_bytes(found.value[32:], "little") + ORDER
-    other = dataclasses.replace(found, value=found.value[:32] + scalar.to_bytes(32, "little"))
+    (signature_read,) = sshsig.read(field.signature(), "it")
+    scalar = int.from_bytes(signature_read.value[32:], "little") + ORDER
+    other = dataclasses.replace(signature_read, value=signature_read.value[:32] + scalar.to_bytes(32, "little"))
     return signers.state(field.copy(), field.statement(), sshsig.to_armour(other))
 
 
@@ -165,8 +165,10 @@ def a_raised_sequence(field):
 
 @attack
 def the_statement_of_another_release(field):
-    said, signature = ((field.running.folder / name).read_bytes() for name in (bundles.STATEMENT, bundles.SIGNATURES))
-    return signers.state(field.copy(), said, signature)
+    statement, signature = (
+        (field.running.folder / name).read_bytes() for name in (bundles.STATEMENT, bundles.SIGNATURES)
+    )
+    return signers.state(field.copy(), statement, signature)
 
 
 @attack
@@ -273,8 +275,8 @@ def a_second_signature_by_a_revoked_key(field):
 
 def resigned(field: Field, message: bytes, *who: Pair) -> Bundle:
     """The release that the device runs, with another statement."""
-    made = signers.copied(field.running, field.work / "attack")
-    return signers.state(made, message, b"".join(signers.signature(one, message) for one in who))
+    release = signers.copied(field.running, field.work / "attack")
+    return signers.state(release, message, b"".join(signers.signature(signer, message) for signer in who))
 
 
 def said_of_running(field: Field, **changes: object) -> bytes:

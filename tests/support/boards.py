@@ -55,7 +55,7 @@ class Farm:
 
     def name(self, kind: str) -> str:
         """Return the name of the first board of a type."""
-        return next(one.name for one in self.boards if one.board == kind)
+        return next(board.name for board in self.boards if board.board == kind)
 
 
 def engine() -> docker.DockerClient | None:
@@ -112,8 +112,8 @@ def running(cache: Path, *, kernel: bool = False, musl: bool = False, **wanted: 
     require_emulation()
     try:
         with its_cache(cache), _alone():
-            found = fleet.up(wanted or {"rpi4": 1, "pynq": 1}, kernel=kernel, musl=musl)
-        yield Farm(cache, found)
+            machines = fleet.up(wanted or {"rpi4": 1, "pynq": 1}, kernel=kernel, musl=musl)
+        yield Farm(cache, machines)
     finally:
         with its_cache(cache):
             fleet.down()
@@ -154,12 +154,13 @@ def with_data(farm_of: Farm, name: str, folder: Path) -> Iterator[tuple[Any, tup
 
 
 def _config(farm_of: Farm, folder: Path, port: int, key: str) -> Path:
-    known = folder / "board_known_hosts"
-    known.write_text(f"[127.0.0.1]:{port} {key}")
+    known_hosts = folder / "board_known_hosts"
+    known_hosts.write_text(f"[127.0.0.1]:{port} {key}")
     config = folder / "board_ssh_config"
     config.write_text(
         f"Host board\n  HostName 127.0.0.1\n  Port {port}\n  User board\n  IdentitiesOnly yes\n"
-        f"  IdentityFile {farm_of.folder / 'id_ed25519'}\n  UserKnownHostsFile {known}\n  GlobalKnownHostsFile none\n"
+        f"  IdentityFile {farm_of.folder / 'id_ed25519'}\n"
+        f"  UserKnownHostsFile {known_hosts}\n  GlobalKnownHostsFile none\n"
     )
     return config
 

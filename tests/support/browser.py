@@ -120,13 +120,13 @@ class Seen:
 @contextlib.contextmanager
 def chromium() -> Iterator[Any]:
     """Run a Chromium, which many pages can be shown in one after the other."""
-    found = shutil.which("chromium")
-    require("a browser", "chromium", present=found is not None)
+    executable = shutil.which("chromium")
+    require("a browser", "chromium", present=executable is not None)
     from playwright import sync_api
 
     flags = ["--no-sandbox"] if os.geteuid() == 0 else []  # as root it has none
     with sync_api.sync_playwright() as tools:
-        browser = tools.chromium.launch(executable_path=found, args=flags)
+        browser = tools.chromium.launch(executable_path=executable, args=flags)
         try:
             yield browser
         finally:
@@ -160,14 +160,14 @@ def look(browser: Any, file: Path, pictures: Path | None = None) -> Seen:
     return seen
 
 
-def faults(seen: Seen, file: Path) -> list[str]:
+def faults(page: Seen, file: Path) -> list[str]:
     """Say what is wrong with a page, by what was seen of it."""
-    found = [*seen.complaints, *(f"asked for {url}" for url in seen.requests if url != file.as_uri())]
+    complaints = [*page.complaints, *(f"asked for {url}" for url in page.requests if url != file.as_uri())]
     lists = ("faint", "outside", "overlapping", "covering", "wrapped", "clipped", "unscoped", "tall")
-    for (width, scheme), one in seen.looks.items():
-        told = [f"{name}: {text}" for name in lists for text in one[name]]
-        told += [f"{one['width']} wide"] if one["width"] > width else []
-        told += [f"text of {one['smallest']:.1f} px"] if one["smallest"] < 10 else []
-        told += [f"{one['nameless']} pictures without a name"] if one["nameless"] else []
-        found += [f"{width} {scheme}: {text}" for text in told]
-    return found
+    for (width, scheme), view in page.looks.items():
+        problems = [f"{name}: {text}" for name in lists for text in view[name]]
+        problems += [f"{view['width']} wide"] if view["width"] > width else []
+        problems += [f"text of {view['smallest']:.1f} px"] if view["smallest"] < 10 else []
+        problems += [f"{view['nameless']} pictures without a name"] if view["nameless"] else []
+        complaints += [f"{width} {scheme}: {text}" for text in problems]
+    return complaints

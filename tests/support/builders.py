@@ -18,10 +18,10 @@ _SOON_S = 300.0
 _QUIET = ("--no-dashboard", "--host", "127.0.0.1")
 
 
-def until(holds: Callable[[], object], what: str) -> None:
+def until(holds: Callable[[], object], label: str) -> None:
     end = time.monotonic() + _SOON_S
     while not holds():
-        assert time.monotonic() < end, what
+        assert time.monotonic() < end, label
         time.sleep(0.05)
 
 
@@ -48,9 +48,9 @@ class Cluster:
     def start(self, count: int = 1, threads: int = 1, preload: str = "") -> None:
         """Start workers, which join when they are ready."""
         for _ in range(count):
-            words = [self.address, "--nthreads", str(threads), "--no-nanny", "--local-directory", str(self.folder)]
-            words += ["--preload", preload] if preload else []
-            self.workers.append(_started("worker", [*words, *_QUIET, *self.tls], self.folder))
+            command = [self.address, "--nthreads", str(threads), "--no-nanny", "--local-directory", str(self.folder)]
+            command += ["--preload", preload] if preload else []
+            self.workers.append(_started("worker", [*command, *_QUIET, *self.tls], self.folder))
 
     def await_workers(self, count: int) -> None:
         """Wait until the scheduler knows so many."""
@@ -73,9 +73,9 @@ class Cluster:
             self.workers.remove(worker)
 
 
-def _started(kind: str, words: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
+def _started(kind: str, arguments: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
     number = len(list(folder.glob(f"{kind}-*.log")))
-    argv = [sys.executable, "-m", f"distributed.cli.dask_{kind}", *words]
+    argv = [sys.executable, "-m", f"distributed.cli.dask_{kind}", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with (folder / f"{kind}-{number}.log").open("wb") as log:
         return subprocess.Popen(argv, cwd=folder, env=environment, stdout=log, stderr=log)
@@ -85,31 +85,38 @@ def _started(kind: str, words: Sequence[str], folder: Path) -> subprocess.Popen[
 def cluster(folder: Path, workers: int, tls: tuple[str, ...] = ()) -> Iterator[Cluster]:
     """Yield a scheduler with so many workers, of one thread each, that have joined."""
     file = folder / "scheduler.json"
-    words = ["--port", "0", "--scheduler-file", str(file), *_QUIET, *tls]
-    scheduler = _started("scheduler", [*words, "--protocol", "tls"] if tls else words, folder)
-    made = None
+    options = ["--port", "0", "--scheduler-file", str(file), *_QUIET, *tls]
+    scheduler = _started("scheduler", [*options, "--protocol", "tls"] if tls else options, folder)
+    started_cluster = None
     try:
         until(lambda: file.exists() and file.read_text().endswith("}"), "the scheduler")
-        made = Cluster(folder, json.loads(file.read_text())["address"], tls)
-        made.start(workers)
-        made.await_workers(workers)
-        yield made
+        started_cluster = Cluster(folder, json.loads(file.read_text())["address"], tls)
+        started_cluster.start(workers)
+        started_cluster.await_workers(workers)
+        yield started_cluster
     finally:
-        if made:
-            made.end()
+        if started_cluster:
+            started_cluster.end()
         scheduler.kill()
         scheduler.wait()
 
 
 def certificates(folder: Path) -> tuple[str, ...]:
     """Make an authority and one certificate of it, for all; return Dask's options for them."""
-    made = {name: str(folder / name) for name in ("ca.pem", "ca.key", "cert.pem", "key.pem", "request.pem")}
+    paths = {name: str(folder / name) for name in ("ca.pem", "ca.key", "cert.pem", "key.pem", "request.pem")}
     curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    for words in (
-        ("req", "-x509", *curve, "-subj", "/CN=authority", "-keyout", made["ca.key"], "-out", made["ca.pem"]),
-        ("req", *curve, "-subj", "/CN=builder", "-keyout", made["key.pem"], "-out", made["request.pem"]),
-        ("x509", "-req", "-in", made["request.pem"], "-CA", made["ca.pem"], "-CAkey", made["ca.key"],
-         "-set_serial", "7", "-days", "2", "-out", made["cert.pem"]),
+    for command in (
+        ("req", "-x509", *curve, "-subj", "/CN=authority", "-keyout", paths["ca.key"], "-out", paths["ca.pem"]),
+        ("req", *curve, "-subj", "/CN=builder", "-keyout", paths["key.pem"], "-out", paths["request.pem"]),
+        ("x509", "-req", "-in", paths["request.pem"], "-CA", paths["ca.pem"], "-CAkey", paths["ca.key"],
+         "-set_serial", "7", "-days", "2", "-out", paths["cert.pem"]),
     ):  # fmt: skip
-        subprocess.run(["openssl", *words], check=True, capture_output=True)
-    return ("--tls-ca-file", made["ca.pem"], "--tls-cert", made["cert.pem"], "--tls-key", made["key.pem"])
+        subprocess.run(["openssl", *command], check=True, capture_output=True)
+    return (
+        "--tls-ca-file",
+        paths["ca.pem"],
+        "--tls-cert",
+        paths["cert.pem"],
+        "--tls-key",
+        paths["key.pem"],
+    )

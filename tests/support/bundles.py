@@ -69,15 +69,15 @@ def build(
     source = model.load(str(path))
     given = {"x": np.random.default_rng(1).standard_normal((1, rows)).astype(np.float32)}
     reference_model = ReferenceModel(source, unoptimized=False, float16=False)
-    drawn = reference_model.run_random(0, samples, lambda _line: None) if samples else None
-    both = bundles.Reference(reference.NAME, given, reference.run(source, given), random=drawn)
+    random_samples = reference_model.run_random(0, samples, lambda _line: None) if samples else None
+    answers = bundles.Reference(reference.NAME, given, reference.run(source, given), random=random_samples)
     if most:
         onnx.save(dense(rows, columns, most=most), path)
         source = model.load(str(path))
     kind = kind or board.load("local").resolved()
     plain = backend_of(kind).template_names  # none of them, so that the weights stay as they are
     request = BuildRequest(Model(str(path), {}, inputs.Source()), kind, toolchain="host", without=plain)
-    return compiler.build(importer.import_model(source), request, folder / "bundle", reference=both)
+    return compiler.build(importer.import_model(source), request, folder / "bundle", reference=answers)
 
 
 def of_model(proto: onnx.ModelProto, folder: Path, given: Mapping[str, NDArray[Any]]) -> Bundle:
@@ -85,10 +85,10 @@ def of_model(proto: onnx.ModelProto, folder: Path, given: Mapping[str, NDArray[A
     path = folder / "model.onnx"
     onnx.save(proto, path)
     source = model.load(str(path))
-    found = ReferenceModel(source, unoptimized=False, float16=False).run(given)
-    both = bundles.Reference(reference.NAME, given, found.outputs, found.tolerance, rankings=found.rankings)
+    result = ReferenceModel(source, unoptimized=False, float16=False).run(given)
+    answers = bundles.Reference(reference.NAME, given, result.outputs, result.tolerance, rankings=result.rankings)
     request = BuildRequest(Model(str(path), {}, inputs.Source()), board.load("local").resolved(), toolchain="host")
-    return compiler.build(importer.import_model(source), request, folder / "bundle", reference=both)
+    return compiler.build(importer.import_model(source), request, folder / "bundle", reference=answers)
 
 
 def variant(base: Bundle, folder: Path, contents: Mapping[str, bytes], **changes: Any) -> Bundle:
@@ -120,16 +120,16 @@ def reweighted(base: Bundle, folder: Path, seed: int) -> Bundle:
         name: stream.standard_normal(value.shape).astype(np.float32)
         for name, value in tensors.load(base.folder / bundles.PARAMS).items()
     }
-    given = tensors.load(base.folder / bundles.REFERENCE)["input.x"]
+    input_array = tensors.load(base.folder / bundles.REFERENCE)["input.x"]
     shutil.copytree(base.folder, folder)
     tensors.save(folder / bundles.PARAMS, params)
-    bundles.Reference("numpy", {"x": given}, {"y": _dense_outputs(given, params)}).save(folder)
+    bundles.Reference("numpy", {"x": input_array}, {"y": _dense_outputs(input_array, params)}).save(folder)
     return described(base, folder)
 
 
-def _dense_outputs(given: NDArray[Any], params: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+def _dense_outputs(input_array: NDArray[Any], params: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
     product, offset = (next(value for value in params.values() if value.ndim == rank) for rank in (2, 1))
-    return np.maximum(given @ product + offset, 0)
+    return np.maximum(input_array @ product + offset, 0)
 
 
 def whole_release(root: Path) -> str | None:
@@ -144,7 +144,7 @@ def whole_release(root: Path) -> str | None:
     manifest = (folder / bundles.MANIFEST).read_bytes()
     assert json.loads(document)["layers"][0]["digest"] == f"sha256:{files.sha256_bytes(manifest)}"
     recorded = {name: record["sha256"] for name, record in json.loads(manifest)["files"].items()}
-    found = {path.name: files.sha256_file(path) for path in folder.iterdir()}
-    assert {name: found.get(name) for name in recorded} == recorded
-    assert set(found) - {SIGNED} == {*recorded, "oci.json", bundles.MANIFEST}
+    digests = {path.name: files.sha256_file(path) for path in folder.iterdir()}
+    assert {name: digests.get(name) for name in recorded} == recorded
+    assert set(digests) - {SIGNED} == {*recorded, "oci.json", bundles.MANIFEST}
     return folder.name

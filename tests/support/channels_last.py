@@ -26,8 +26,8 @@ def weights(*shape: int) -> np.ndarray:
 
 def net(nodes, shape=SHAPE, initializers=None, name="x"):
     """Return a network of one input and the output y, whose shape is what ONNX Runtime says."""
-    given = {"w": weights(8, 8, 3, 3), "k": weights(8, 8, 1, 1), **(initializers or {})}
-    used = {one: array for one, array in given.items() if any(one in each.input for each in nodes)}
+    constants = {"w": weights(8, 8, 3, 3), "k": weights(8, 8, 1, 1), **(initializers or {})}
+    used = {name: array for name, array in constants.items() if any(name in each.input for each in nodes)}
     draft = nets.model(nodes, [value(name, shape)], [value("y", None)], used)
     (result,) = nets.run(draft, {name: np.zeros(shape, np.float32)})
     return nets.model(nodes, [value(name, shape)], [value("y", result.shape)], used)
@@ -45,8 +45,8 @@ def transposed(proto, folder, **options) -> tvm.IRModule:
 
 
 def operators(module: tvm.IRModule) -> collections.Counter[str]:
-    found = [one for block in module["main"].body.blocks for one in block.bindings]
-    names = [getattr(getattr(one.value, "op", None), "name", "") for one in found]
+    bindings = [binding for block in module["main"].body.blocks for binding in block.bindings]
+    names = [getattr(getattr(binding.value, "op", None), "name", "") for binding in bindings]
     return collections.Counter(name.removeprefix("relax.") for name in names)
 
 
@@ -54,10 +54,10 @@ def check(proto, folder, **options) -> collections.Counter[str]:
     """Compare a transposed network with ONNX Runtime; return how often it calls which operator."""
     module = transposed(proto, folder, **options)
     executable = tvm.compile(module, target=CPU)
-    (given,) = proto.graph.input
-    array = weights(*(one.dim_value for one in given.type.tensor_type.shape.dim))
-    (wanted,) = nets.run(proto, {given.name: array})
-    found = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(array))
-    found = found if hasattr(found, "numpy") else found[0]
-    np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-4, atol=1e-5)
+    (graph_input,) = proto.graph.input
+    array = weights(*(dimension.dim_value for dimension in graph_input.type.tensor_type.shape.dim))
+    (expected,) = nets.run(proto, {graph_input.name: array})
+    output = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(array))
+    output = output if hasattr(output, "numpy") else output[0]
+    np.testing.assert_allclose(output.numpy(), expected, rtol=1e-4, atol=1e-5)
     return operators(module)

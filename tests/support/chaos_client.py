@@ -56,14 +56,14 @@ class PoisonedBuilder(Builder):
         (folder / "bad.c").write_text(CODE)
         for kind in ("CRASH", "ENDLESS"):
             self._bad[kind] = folder / f"{kind}.so"
-            words = [driver.compiler, "-shared", "-fPIC", f"-D{kind}", "-x", "c", folder / "bad.c"]
-            driver.run([*words, "-o", self._bad[kind]], writable=[folder])
+            command = [driver.compiler, "-shared", "-fPIC", f"-D{kind}", "-x", "c", folder / "bad.c"]
+            driver.run([*command, "-o", self._bad[kind]], writable=[folder])
 
     def build(self, modules: Sequence[tvm.IRModule]) -> list[Built]:
         built = super().build(modules)
-        for module, one in zip(modules, built, strict=True):
-            if one.library and (kind := poison(workload_hash(module))):
-                one.library.write_bytes(self._bad[kind].read_bytes())
+        for module, artifact in zip(modules, built, strict=True):
+            if artifact.library and (kind := poison(workload_hash(module))):
+                artifact.library.write_bytes(self._bad[kind].read_bytes())
         return built
 
 
@@ -85,7 +85,7 @@ def main() -> None:
     tune._BoardCounts.observe = lambda counts, event: (log(event), observe(counts, event))[1]
     kind = board.load("rpi4").resolved()
     options = Options(number=1, repeat=1, min_repeat_ms=0, timeout_s=3.0)
-    wanted = tune.TuneRequest(
+    request = tune.TuneRequest(
         model=Model("mlp", {}, inputs.Source(None, None, 0)),
         boards=BoardRequest(kind, devices=devices.load_devices(), purpose="chaos"),
         plan=Plan(tuner="evolutionary-random", trials=trials, options=options),
@@ -94,7 +94,7 @@ def main() -> None:
         records=records,
         toolchain="host",
     )
-    tune.run(wanted, lambda line: logging.getLogger("chaos").warning(line), lambda _table: None)
+    tune.run(request, lambda line: logging.getLogger("chaos").warning(line), lambda _table: None)
 
 
 if __name__ == "__main__":

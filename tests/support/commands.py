@@ -22,12 +22,12 @@ class Outcome:
     err: str
 
 
-def toolchain(*words: object) -> Outcome:
+def toolchain(*arguments: object) -> Outcome:
     """Run `toolchain WORDS...`."""
     out, err = io.StringIO(), io.StringIO()
     before, hook = sys.argv, sys.unraisablehook
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    sys.argv = ["toolchain", *map(str, words)]
+    sys.argv = ["toolchain", *map(str, arguments)]
     code: object = 0
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -44,13 +44,13 @@ def toolchain(*words: object) -> Outcome:
     return Outcome(code, out.getvalue(), err.getvalue())
 
 
-def done(*words: object) -> Outcome:
+def done(*arguments: object) -> Outcome:
     """Run a command that succeeds."""
-    seen = toolchain(*words)
-    assert seen.code == 0, seen.err
-    return seen
+    outcome = toolchain(*arguments)
+    assert outcome.code == 0, outcome.err
+    return outcome
 
 
-def parsed(*words: object) -> Any:
+def parsed(*arguments: object) -> Any:
     """Run a command that succeeds, and read its JSON."""
-    return json.loads(done(*words, "--json").out)
+    return json.loads(done(*arguments, "--json").out)

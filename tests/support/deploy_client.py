@@ -27,11 +27,11 @@ from toolchain.shell import SshOptions, open_shell
 KEEP = 1  # what another release replaces is removed, so that every deploy has something to send
 
 
-def plain_deploy(made: Bundle, program: Program, root: Path, ssh: tuple[str, ...] = (), slot: str = "") -> None:
+def plain_deploy(release: Bundle, program: Program, root: Path, ssh: tuple[str, ...] = (), slot: str = "") -> None:
     """Deploy from this process; `ssh` is empty, or a host and an ssh_config that knows it."""
     options = SshOptions(config_file=Path(ssh[1])) if ssh else SshOptions()
     with open_shell(ssh[0] if ssh else None, config=options) as shell:
-        deploys.deploy(made, program, shell, Store(shell, str(root), slot=slot), keep=KEEP, threads=1)
+        deploys.deploy(release, program, shell, Store(shell, str(root), slot=slot), keep=KEEP, threads=1)
 
 
 @contextlib.contextmanager
@@ -54,9 +54,9 @@ def begin(client: subprocess.Popen[str]) -> None:
     client.stdin.flush()
 
 
-def duration(made: Bundle, root: Path, ssh: tuple[str, ...] = (), slot: str = "") -> float:
+def duration(release: Bundle, root: Path, ssh: tuple[str, ...] = (), slot: str = "") -> float:
     """Deploy with a client that nobody kills; return how many seconds it took."""
-    with started(made, root, ssh, slot) as client:
+    with started(release, root, ssh, slot) as client:
         start = time.monotonic()
         begin(client)
         assert client.stdout.readline() == "done\n"
@@ -64,12 +64,12 @@ def duration(made: Bundle, root: Path, ssh: tuple[str, ...] = (), slot: str = ""
 
 
 def main(root: str, slot: str, folder: str, *ssh: str) -> int:
-    made = bundle.load(Path(folder))
-    program = programs.build(programs.RUNNER, made.manifest.triple, made.manifest.machine)
+    release = bundle.load(Path(folder))
+    program = programs.build(programs.RUNNER, release.manifest.triple, release.manifest.machine)
     print("ready", flush=True)  # noqa: T201 - the protocol above
     sys.stdin.readline()
     try:
-        plain_deploy(made, program, Path(root), ssh, slot)
+        plain_deploy(release, program, Path(root), ssh, slot)
     except ToolchainError as fault:
         print(f"error: {fault.message}\n{fault.details}", file=sys.stderr)  # noqa: T201
         return fault.exit_code

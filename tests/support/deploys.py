@@ -58,6 +58,6 @@ def deploy(
 ) -> Deployment:
     """Deploy a bundle; `settings` are those of the product, on one thread by default."""
     device = connected(shell, store, keep=keep, application=application)
-    wanted = Settings(**{"threads": 1, **settings})
+    resolved = Settings(**{"threads": 1, **settings})
     with store.lock(Owner.here("deploy")):
-        return product.deploy(bundle, program, device, wanted, stages or Stages(tell), library)
+        return product.deploy(bundle, program, device, resolved, stages or Stages(tell), library)

@@ -44,14 +44,14 @@ def scene(share: float, seed: int = 0, images: int = 1) -> np.ndarray:
 
 def traced(images: int = 1, *, rows: int = MOST) -> onnx.ModelProto:
     """Return the head as TorchScript's exporter writes it: x [images, 7, 60] to found [images, rows, 6]."""
-    nodes, held = _head(), dict(CONSTANTS) | {"kept_at_most": np.array([rows]), "most_rows": np.array(rows)}
+    nodes, constants = _head(), dict(CONSTANTS) | {"kept_at_most": np.array([rows]), "most_rows": np.array(rows)}
     slots = "empty"
-    held["empty"] = np.zeros((images, rows, 6), np.float32)
+    constants["empty"] = np.zeros((images, rows, 6), np.float32)
     for image in range(images):
-        slots = _traced_image(nodes, held, image, slots, rows)
+        slots = _traced_image(nodes, constants, image, slots, rows)
     nodes.append(make("Identity", [slots], ["found"]))
     ends = [value("x", (images, 4 + CLASSES, ANCHORS))], [value("found", (images, rows, 6))]
-    return nets.model(nodes, *ends, held)
+    return nets.model(nodes, *ends, constants)
 
 
 def _head() -> list[onnx.NodeProto]:
@@ -63,14 +63,14 @@ def _head() -> list[onnx.NodeProto]:
     ]
 
 
-def _traced_image(nodes: list[onnx.NodeProto], held: dict[str, Any], image: int, slots: str, rows: int) -> str:
+def _traced_image(nodes: list[onnx.NodeProto], constants: dict[str, Any], image: int, slots: str, rows: int) -> str:
     def add(operator: str, *inputs: str, **attributes: Any) -> str:
         name = f"{operator}_{len(nodes)}"
         nodes.append(make(operator, inputs, [name], name=name, **attributes))
         return name
 
-    held[f"image_{image}"] = np.array(image)
-    held[f"rows_{image}"] = np.stack([np.full(rows, image), np.arange(rows)], axis=1)[None]
+    constants[f"image_{image}"] = np.array(image)
+    constants[f"rows_{image}"] = np.stack([np.full(rows, image), np.arange(rows)], axis=1)[None]
     box, score, kind = (add("Gather", name, f"image_{image}", axis=0) for name in ("boxes", "best", "classes"))
     mask = add("Greater", score, "least")
     # Each of them is selected by a NonZero of its own.
@@ -88,15 +88,15 @@ def _traced_image(nodes: list[onnx.NodeProto], held: dict[str, Any], image: int,
     chosen = add("NonMaxSuppression", apart, listed, "most", "overlap")
     index = add("Squeeze", add("Gather", chosen, "of_index", axis=1), "one")
     index = add("Slice", index, "zero", "kept_at_most", "zero", "one")
-    parts = [add("Gather", data, index, axis=0) for data in (box, score, kind)]
-    parts[1:] = [add("Reshape", part, "column") for part in parts[1:]]
-    parts[2] = add("Cast", parts[2], to=FLOAT)
-    found = add("Concat", *parts, axis=-1)
-    missing = add("Sub", "most_rows", add("Gather", add("Shape", found), "first", axis=0))
+    columns = [add("Gather", data, index, axis=0) for data in (box, score, kind)]
+    columns[1:] = [add("Reshape", column, "column") for column in columns[1:]]
+    columns[2] = add("Cast", columns[2], to=FLOAT)
+    rows_found = add("Concat", *columns, axis=-1)
+    missing = add("Sub", "most_rows", add("Gather", add("Shape", rows_found), "first", axis=0))
     pads = add(
         "Slice", add("Concat", "zero", "zero", add("Unsqueeze", missing, "zero"), "zero", axis=0), "zero", "four"
     )
-    padded = add("Unsqueeze", add("Pad", found, pads), "zero")
+    padded = add("Unsqueeze", add("Pad", rows_found, pads), "zero")
     return add("ScatterND", slots, f"rows_{image}", padded)
 
 
@@ -148,7 +148,7 @@ def captured() -> onnx.ModelProto:
 
 def regions() -> onnx.ModelProto:
     """Return the end of torchvision's detectors: x [1, 7, 60] to boxes [n, 4], scores [n] and labels [n], n up to 8."""
-    held = dict(CONSTANTS) | {
+    constants = dict(CONSTANTS) | {
         "classes_wide": np.array(CLASSES),
         "no_count": np.array(0),
         "unit": np.array(1, np.float32),
@@ -175,7 +175,7 @@ def regions() -> onnx.ModelProto:
         *(make("Gather", [name, "best"], [out], axis=0) for name, out in _ENDS.items()),
     ]
     outputs = [value("boxes", ("n", 4)), value("scores", ("n",)), value("labels", ("n",), "int64")]
-    return nets.model(nodes, [value("x", (1, 4 + CLASSES, ANCHORS))], outputs, held)
+    return nets.model(nodes, [value("x", (1, 4 + CLASSES, ANCHORS))], outputs, constants)
 
 
 _ENDS = {"box": "boxes", "score": "scores", "label": "labels"}

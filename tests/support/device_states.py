@@ -60,11 +60,11 @@ class Device:
 
 
 def deploy(device: Device, name: str, *, application: bool = False, slot: str = "") -> None:
-    made = bundle.load(device.releases[name])
-    program = programs.build(programs.RUNNER, made.manifest.triple, made.manifest.machine)
+    release = bundle.load(device.releases[name])
+    program = programs.build(programs.RUNNER, release.manifest.triple, release.manifest.machine)
     run = device.application if application else None
     store = Store(LocalShell(), str(device.root), slot=slot)
-    deploys.deploy(made, program, LocalShell(), store, keep=KEEP, application=run)
+    deploys.deploy(release, program, LocalShell(), store, keep=KEEP, application=run)
 
 
 def deploy_with_application(device: Device, name: str) -> None:
@@ -92,8 +92,8 @@ def remove_slot(device: Device, _name: str) -> None:
 
 
 def update(device: Device, name: str) -> None:
-    words = ["--root", str(device.root), "--keep", str(KEEP)]
-    raise SystemExit(subprocess.run(["sh", str(device.updates[name]), *words], check=False).returncode)
+    options = ["--root", str(device.root), "--keep", str(KEEP)]
+    raise SystemExit(subprocess.run(["sh", str(device.updates[name]), *options], check=False).returncode)
 
 
 class _Saved(Visit):
@@ -115,11 +115,11 @@ def roll_out(device: Device, name: str, before: str = "") -> None:
         name: The release that is rolled out.
         before: Digest of the release from before the roll-out, if that is resumed.
     """
-    made = bundle.load(device.releases[name])
+    release = bundle.load(device.releases[name])
     entry = devices.Device("local", "local", root=str(device.root))
     local = replace(board.load("local").resolved(), keep=KEEP)
     settings = Settings(budget_s=0.01, threads=1)
-    work = DeviceWork(made, local, {"it": entry}, SshOptions(), settings, latency_ms=1e-9)
+    work = DeviceWork(release, local, {"it": entry}, SshOptions(), settings, latency_ms=1e-9)
     work.deploy(_Saved(before))
 
 

@@ -26,12 +26,12 @@ FINE = {
 }
 
 
-def cores(*found: tuple[tuple[str, str], str]) -> list[str]:
+def cores(*processors: tuple[tuple[str, str], str]) -> list[str]:
     """Return the lines of /proc/cpuinfo of an Arm board, for each core its part and its flags."""
     lines = []
-    for number, ((maker, part), flags) in enumerate(found):
+    for number, ((maker, part_number), flags) in enumerate(processors):
         lines += [f"cpu processor={number}", f"cpu Features={flags}"]
-        lines += [f"cpu CPU implementer={maker}", f"cpu CPU part={part}"]
+        lines += [f"cpu CPU implementer={maker}", f"cpu CPU part={part_number}"]
     return lines
 
 
@@ -52,9 +52,9 @@ def said(values: Mapping[str, str | None] | None = None, lines: Iterable[str] = 
         **FINE,
     }
     merged = usual | dict(values or {})
-    found: Sequence[str] = [f"{key}={value}" for key, value in merged.items() if value is not None]
+    report_lines: Sequence[str] = [f"{key}={value}" for key, value in merged.items() if value is not None]
     blocks = list(lines) or cores(*[(A72, ARMV8)] * 4)
-    return "\n".join([f"begin={TOKEN}", *found, *blocks, f"end={TOKEN}", ""])
+    return "\n".join([f"begin={TOKEN}", *report_lines, *blocks, f"end={TOKEN}", ""])
 
 
 def probed(values: Mapping[str, str | None] | None = None, lines: Iterable[str] = ()) -> DeviceProbe:

@@ -138,13 +138,13 @@ def cuttable(folder: Path, mib: int = 128, options: Sequence[str] = ()) -> Disk:
     """Return a disk that can be cut; leave the test out where there can be none. `options` are those of mkfs.ext4."""
     tools = all(shutil.which(name) for name in ("mkfs.ext4", "mount", "umount"))
     require("a power cut", "root and e2fsprogs", present=os.geteuid() == 0 and tools)
-    made = Disk(folder, mib, options)
+    disk = Disk(folder, mib, options)
     try:
-        with made.mounted():
+        with disk.mounted():
             pass
     except RuntimeError:  # a container without loop devices
         require("a power cut", "a kernel that lets this container mount", present=False)
-    return made
+    return disk
 
 
 class RecordedDisk:
@@ -234,20 +234,20 @@ def unmount(point: Path) -> None:
     raise RuntimeError(f"something still uses {point} five seconds after its client was killed")
 
 
-def _tool(*words: str | Path) -> str:
-    done = subprocess.run(words, check=False, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise RuntimeError(f"{words} failed with exit code {done.returncode}: {done.stderr}")
-    return done.stdout.strip()
+def _tool(*arguments: str | Path) -> str:
+    completed = subprocess.run(arguments, check=False, capture_output=True, text=True)
+    if completed.returncode != 0:
+        raise RuntimeError(f"{arguments} failed with exit code {completed.returncode}: {completed.stderr}")
+    return completed.stdout.strip()
 
 
 def _served(disk: Path, log: Path, export: Path) -> subprocess.Popen[bytes]:
-    words = ["qemu-storage-daemon"]
-    words += ["--blockdev", f"driver=file,node-name=disk,filename={disk}"]
-    words += ["--blockdev", f"driver=file,node-name=log,filename={log}"]
-    words += ["--blockdev", "driver=blklogwrites,node-name=both,file=disk,log=log"]
-    words += ["--export", f"type=fuse,id=export,node-name=both,mountpoint={export},writable=on"]
-    server = subprocess.Popen(words, stdin=subprocess.DEVNULL)
+    command = ["qemu-storage-daemon"]
+    command += ["--blockdev", f"driver=file,node-name=disk,filename={disk}"]
+    command += ["--blockdev", f"driver=file,node-name=log,filename={log}"]
+    command += ["--blockdev", "driver=blklogwrites,node-name=both,file=disk,log=log"]
+    command += ["--export", f"type=fuse,id=export,node-name=both,mountpoint={export},writable=on"]
+    server = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     deadline = time.monotonic() + 10
     while export.stat().st_size == 0:
         if server.poll() is not None or time.monotonic() > deadline:

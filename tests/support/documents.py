@@ -61,39 +61,39 @@ def commands(text: str) -> Iterator[list[str]]:
         lexer = shlex.shlex(line, posix=True, punctuation_chars="&|;()<>")
         lexer.whitespace_split = True
         lexer.commenters = "#" if re.search(r"(^|\s)#", line) else ""
-        words: list[str] = []
+        command: list[str] = []
         skip = False
-        for word in lexer:
-            if word in _OPERATORS:
-                yield from filter(None, [words])
-                words = []
-            elif skip or word in _REDIRECTIONS:
+        for token in lexer:
+            if token in _OPERATORS:
+                yield from filter(None, [command])
+                command = []
+            elif skip or token in _REDIRECTIONS:
                 skip = not skip
-            elif words or not _VARIABLE.fullmatch(word):
-                words = [*words, word]
-        yield from filter(None, [words])
+            elif command or not _VARIABLE.fullmatch(token):
+                command = [*command, token]
+        yield from filter(None, [command])
 
 
-def fault(words: list[str]) -> str:
+def fault(arguments: list[str]) -> str:
     """Return what is wrong with a command's words; empty for none, and for programs that are not ours."""
-    if words[0] == "toolchain":
-        return _fault_of_toolchain(words[1:])
-    return _fault_of_make(words[1:]) if words[0] == "make" else ""
+    if arguments[0] == "toolchain":
+        return _fault_of_toolchain(arguments[1:])
+    return _fault_of_make(arguments[1:]) if arguments[0] == "make" else ""
 
 
-def _fault_of_toolchain(words: list[str]) -> str:
+def _fault_of_toolchain(arguments: list[str]) -> str:
     """Look each word up in the command line's own parser."""
-    words = [word for word in words if word not in {"...", "…"}]
+    arguments = [argument for argument in arguments if argument not in {"...", "…"}]
     command: click.Command = cli
     context = click.Context(cli, info_name="toolchain")
-    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
-        name, words = words[0], words[1:]
-        found = command.get_command(context, name)
-        if found is None:
+    while isinstance(command, click.Group) and arguments and not arguments[0].startswith("-"):
+        name, arguments = arguments[0], arguments[1:]
+        subcommand = command.get_command(context, name)
+        if subcommand is None:
             return f"{context.command_path} has no command {name}"
-        command, context = found, click.Context(found, parent=context, info_name=name)
+        command, context = subcommand, click.Context(subcommand, parent=context, info_name=name)
     try:
-        _, rest, _ = command.make_parser(context).parse_args(list(words))
+        _, rest, _ = command.make_parser(context).parse_args(list(arguments))
     except click.UsageError as error:
         # Prose names an option without its value.
         return "" if isinstance(error, click.BadOptionUsage) and "requires" in error.message else error.message
@@ -101,12 +101,12 @@ def _fault_of_toolchain(words: list[str]) -> str:
     return f"{context.command_path} does not take {' '.join(rest)}" if extra else ""
 
 
-def _fault_of_make(words: list[str]) -> str:
+def _fault_of_make(arguments: list[str]) -> str:
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z-]+):", text, re.MULTILINE))
     variables = set(re.findall(r"^([A-Z]+) +\?=", text, re.MULTILINE))
-    for word in words:
-        name, is_variable, _ = word.partition("=")
+    for argument in arguments:
+        name, is_variable, _ = argument.partition("=")
         if name in {"...", "…", "COMMAND"}:
             continue
         if name not in (variables if is_variable else targets):

@@ -23,8 +23,8 @@ exec "$@"
 
 def require_own() -> None:
     """Leave the test out where nobody may have a machine like that."""
-    done = subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True)
-    require("mount namespaces", "util-linux, and run as root", done.returncode == 0)
+    completed = subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True)
+    require("mount namespaces", "util-linux, and run as root", completed.returncode == 0)
 
 
 def within(scratch: Path, trust: Path, argv: Sequence[object], home: Path | None = None) -> list[str]:
@@ -37,5 +37,5 @@ def within(scratch: Path, trust: Path, argv: Sequence[object], home: Path | None
         home: What root has at home there.
     """
     scratch.mkdir(exist_ok=True)
-    words = ["unshare", "--mount", "sh", "-c", _SETUP, "sh", scratch, trust, home or "", *argv]
-    return [str(word) for word in words]
+    command = ["unshare", "--mount", "sh", "-c", _SETUP, "sh", scratch, trust, home or "", *argv]
+    return [str(argument) for argument in command]

@@ -71,32 +71,32 @@ def refused_by_device(runner: Path, release: Path, trusted: Path, emulator: tupl
     return _refused([*emulator, runner, "--verify", release, "--trust", trusted])
 
 
-def refused_at_a_load(runner: Path, release: Path, trusted: Path, made: Bundle, work: Path) -> bool:
+def refused_at_a_load(runner: Path, release: Path, trusted: Path, package: Bundle, work: Path) -> bool:
     """Whether the runner refuses to load a release as not trusted."""
-    tensors.save(work / "inputs", verification.samples_of(made).inputs)
-    words = [runner, "--release", release, "--trust", trusted, "--inputs", work / "inputs"]
-    return _refused([*words, "--outputs", work / "outputs", "--report", work / "report", "--max-runs", "0"])
+    tensors.save(work / "inputs", verification.samples_of(package).inputs)
+    command = [runner, "--release", release, "--trust", trusted, "--inputs", work / "inputs"]
+    return _refused([*command, "--outputs", work / "outputs", "--report", work / "report", "--max-runs", "0"])
 
 
-def _refused(words: list[str | Path]) -> bool:
-    code = subprocess.run(words, capture_output=True, check=False, timeout=60).returncode
+def _refused(command: list[str | Path]) -> bool:
+    code = subprocess.run(command, capture_output=True, check=False, timeout=60).returncode
     assert code in {0, _UNTRUSTED}
     return code != 0
 
 
 def regions(package: Path) -> Callable[[int], str]:
     """Return a function that names the part of a package that a byte belongs to: one of `IN_A_PACKAGE`, or `file`."""
-    parts: list[tuple[int, int, str]] = []
+    ranges: list[tuple[int, int, str]] = []
     with tarfile.open(package) as archive:
         for member in archive:
             start = member.offset_data
-            parts.append((start - BLOCK, start, "header"))
+            ranges.append((start - BLOCK, start, "header"))
             name = {"index.json": "index", "oci-layout": "layout"}.get(member.name, "file")
-            parts += [(start, start + member.size, name)]
-            parts.append((start + member.size, start + -(-member.size // BLOCK) * BLOCK, "padding"))
+            ranges += [(start, start + member.size, name)]
+            ranges.append((start + member.size, start + -(-member.size // BLOCK) * BLOCK, "padding"))
 
     def region(position: int) -> str:
-        for start, end, name in parts:
+        for start, end, name in ranges:
             if start <= position < end:
                 return "checksum" if name == "header" and position - start in _CHECKSUM else name
         return "end"
@@ -120,9 +120,9 @@ def accepted(package: Path, signers: Trust, folder: Path) -> dict[str, bytes] | 
 def approved(folder: Path, signers: Trust) -> bool:
     """Whether the host takes the bundle in a folder as one that its signers approve."""
     try:
-        made = bundle.load(folder)
-        trust.approve(made, signers)
-        verification.samples_of(made, unchecked=True)
+        package = bundle.load(folder)
+        trust.approve(package, signers)
+        verification.samples_of(package, unchecked=True)
     except ToolchainError:
         return False
     return True
@@ -137,13 +137,13 @@ def small(program: Program, path: Path) -> Program:
 
 def first_lines(installer: bytes) -> int:
     """Return how many bytes an installer has before those that it hashes."""
-    found = re.search(rb"tail -c \+([0-9]+) ", installer)
-    assert found
-    return int(found[1]) - 1
+    match = re.search(rb"tail -c \+([0-9]+) ", installer)
+    assert match
+    return int(match[1]) - 1
 
 
-def refused_by_update(script: Path, *words: str | Path) -> bool:
+def refused_by_update(script: Path, *arguments: str | Path) -> bool:
     """Whether an update ends with an error."""
     nowhere = subprocess.DEVNULL  # what it prints may not be text any more
-    with Device().start(script, *words, cwd=script.parent, stdout=nowhere, stderr=nowhere) as process:
+    with Device().start(script, *arguments, cwd=script.parent, stdout=nowhere, stderr=nowhere) as process:
         return process.wait(timeout=60) != 0

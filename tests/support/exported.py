@@ -50,20 +50,22 @@ class Exported:
 
     def inputs(self, specs: tuple[TensorSpec, ...], seed: int = 0) -> dict[str, np.ndarray]:
         """Make what it is run with: random tensors, whose integers are tokens of its vocabulary."""
-        made = inputs.random(specs, seed)
+        arrays = inputs.random(specs, seed)
         for spec in specs:
             if spec.name in self.below:
-                made[spec.name] = np.random.default_rng(seed).integers(0, self.below[spec.name], spec.shape, spec.dtype)
-        return made
+                arrays[spec.name] = np.random.default_rng(seed).integers(
+                    0, self.below[spec.name], spec.shape, spec.dtype
+                )
+        return arrays
 
 
 def load(name: str) -> Exported:
     """Read a network of `NAMES` and draw its weights, the same ones each time."""
     proto = onnx.load_from_string(lzma.decompress((_FOLDER / f"{name}{_ENDING}").read_bytes()))
-    [found] = [json.loads(one.value) for one in proto.metadata_props if one.key == _NOTES]
+    [notes] = [json.loads(prop.value) for prop in proto.metadata_props if prop.key == _NOTES]
     del proto.metadata_props[:]
     _restore(proto, _CALM.get(name.partition("-")[0], 1.0))
-    return Exported(proto, {key: tuple(shape) for key, shape in found["shapes"].items()}, found["below"])
+    return Exported(proto, {key: tuple(shape) for key, shape in notes["shapes"].items()}, notes["below"])
 
 
 def strip(proto: onnx.ModelProto, notes: Mapping[str, Any]) -> None:
@@ -73,21 +75,21 @@ def strip(proto: onnx.ModelProto, notes: Mapping[str, Any]) -> None:
         if _is_large(tensor):
             _strip(tensor)
     for graph in (proto.graph, *proto.functions):
-        for one in graph.node:
-            one.doc_string = ""
-            del one.metadata_props[:]
-        for one in graph.value_info:
-            del one.metadata_props[:]
-    for one in (*proto.graph.input, *proto.graph.output, proto.graph, proto):
-        one.doc_string = ""
-        del one.metadata_props[:]
+        for message in graph.node:
+            message.doc_string = ""
+            del message.metadata_props[:]
+        for message in graph.value_info:
+            del message.metadata_props[:]
+    for message in (*proto.graph.input, *proto.graph.output, proto.graph, proto):
+        message.doc_string = ""
+        del message.metadata_props[:]
     proto.metadata_props.add(key=_NOTES, value=json.dumps(notes, sort_keys=True))
 
 
 def _restore(proto: onnx.ModelProto, gain: float) -> None:
-    for place, tensor in enumerate(_tensors(proto)):
+    for index, tensor in enumerate(_tensors(proto)):
         if tensor.doc_string.startswith(_RECIPE):
-            values = _drawn(json.loads(tensor.doc_string.removeprefix(_RECIPE)), tuple(tensor.dims), place)
+            values = _drawn(json.loads(tensor.doc_string.removeprefix(_RECIPE)), tuple(tensor.dims), index)
             values *= np.float32(gain if values.ndim == _CONVOLUTION else 1.0)
             dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
             tensor.CopyFrom(numpy_helper.from_array(values.astype(dtype), tensor.name))
@@ -111,13 +113,13 @@ def _is_large(tensor: onnx.TensorProto) -> bool:
 
 def _strip(tensor: onnx.TensorProto) -> None:
     values = numpy_helper.to_array(tensor).astype(np.float64)
-    whole = {"mean": values.mean(), "std": values.std(), "low": values.min(), "high": values.max()}
+    statistics = {"mean": values.mean(), "std": values.std(), "low": values.min(), "high": values.max()}
     bare = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-    bare.doc_string = _RECIPE + json.dumps({key: float(f"{value:.{_DIGITS}g}") for key, value in whole.items()})
+    bare.doc_string = _RECIPE + json.dumps({key: float(f"{value:.{_DIGITS}g}") for key, value in statistics.items()})
     tensor.CopyFrom(bare)
 
 
-def _drawn(recipe: Mapping[str, float], shape: tuple[int, ...], place: int) -> np.ndarray:
-    stream = np.random.default_rng([place, zlib.crc32(repr(shape).encode())])
+def _drawn(recipe: Mapping[str, float], shape: tuple[int, ...], index: int) -> np.ndarray:
+    stream = np.random.default_rng([index, zlib.crc32(repr(shape).encode())])
     values = stream.standard_normal(shape, np.float32) * np.float32(recipe["std"]) + np.float32(recipe["mean"])
     return np.clip(values, recipe["low"], recipe["high"])

@@ -40,25 +40,25 @@ def missing(document: Any, text: str, unseen: Sequence[str]) -> list[str]:
     return [
         f"{path} {value:g}"
         for path, value in numbers(document)
-        if not any(fnmatchcase(path.replace("[]", ""), one) for one in unseen) and not _is_read(value, read)
+        if not any(fnmatchcase(path.replace("[]", ""), pattern) for pattern in unseen) and not _is_read(value, read)
     ]
 
 
 def _read(text: str) -> Iterator[tuple[float, float, int]]:
     """Yield the numbers of a text, each with half of its last digit's worth and its digits."""
-    for found in _NUMBER.finditer(text):
-        whole, fraction, power = found[1].replace(",", ""), found[2] or "", found[3] or ""
-        value = float(f"{whole}{fraction}{power}")
+    for match in _NUMBER.finditer(text):
+        integer, fraction, power = match[1].replace(",", ""), match[2] or "", match[3] or ""
+        value = float(f"{integer}{fraction}{power}")
         unit = 10.0 ** (int(power[1:] or 0) - max(len(fraction) - 1, 0))
-        yield value, unit / 2, len((whole + fraction[1:]).lstrip("0"))
+        yield value, unit / 2, len((integer + fraction[1:]).lstrip("0"))
 
 
 def _is_read(value: float, read: Sequence[tuple[float, float, int]]) -> bool:
     """Say whether a number is read somewhere: as it is, or rounded to two digits or more."""
     for scale in _SCALES:
-        wanted = abs(value * scale)
+        magnitude = abs(value * scale)
         for number, half, digits in read:
-            same = math.isclose(number, wanted, rel_tol=1e-9, abs_tol=1e-12)
-            if same or (digits >= _FEWEST_DIGITS and abs(number - wanted) <= half * (1 + 1e-6)):
+            same = math.isclose(number, magnitude, rel_tol=1e-9, abs_tol=1e-12)
+            if same or (digits >= _FEWEST_DIGITS and abs(number - magnitude) <= half * (1 + 1e-6)):
                 return True
     return False

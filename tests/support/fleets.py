@@ -157,13 +157,13 @@ class Faults:
 
     def _host_key(self, name: str) -> Callable[[], object]:
         config = self.fleet.folder / f"config-{name}"
-        known = self.fleet.folder / f"known-{name}"
+        known_hosts = self.fleet.folder / f"known-{name}"
         right = self.server.known_hosts.read_text()
         other = Path(f"{sshd.keygen(self.fleet.folder / f'other-{name}')}.pub").read_text().split()
-        known.write_text(f"{right.split()[0]} {other[0]} {other[1]}\n")
-        config.write_text(self.server.config.read_text().replace(str(self.server.known_hosts), str(known)))
+        known_hosts.write_text(f"{right.split()[0]} {other[0]} {other[1]}\n")
+        config.write_text(self.server.config.read_text().replace(str(self.server.known_hosts), str(known_hosts)))
         self.fleet.add(name, dataclasses.replace(self.server, config=config))
-        return lambda: known.write_text(right)
+        return lambda: known_hosts.write_text(right)
 
     def _busy(self, name: str) -> Callable[[], object]:
         self.fleet.add(name, self.server)
@@ -180,9 +180,9 @@ def _fill(path: Path) -> None:
             stream.flush()
 
 
-def started(folder: Path, *words: Any) -> subprocess.Popen[str]:
+def started(folder: Path, *arguments: Any) -> subprocess.Popen[str]:
     """Start the command in a process of its own, which may be killed."""
-    argv = [sys.executable, "-c", "from toolchain.cli import main; main()", "rollout", *map(str, words)]
+    argv = [sys.executable, "-c", "from toolchain.cli import main; main()", "rollout", *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
     return subprocess.Popen(argv, text=True, cwd=folder, env=environment, start_new_session=True, **pipes)

@@ -53,8 +53,8 @@ class Run:
 
     def line(self) -> str:
         """Return a row of the table."""
-        found = ", ".join(str(path) for path in self.findings) or "nothing"
-        return f"{self.parser:20}{self.executions:>14,}{self.edges:>8}{self.corpus:>8}  {found}"
+        paths = ", ".join(str(path) for path in self.findings) or "nothing"
+        return f"{self.parser:20}{self.executions:>14,}{self.edges:>8}{self.corpus:>8}  {paths}"
 
 
 def parsers() -> list[str]:
@@ -66,17 +66,17 @@ def is_there() -> bool:
     """Whether this machine has clang with libFuzzer and the sanitizers."""
     if shutil.which(COMPILER) is None:
         return False
-    asked = subprocess.run([COMPILER, "-print-runtime-dir"], check=False, capture_output=True, text=True)
-    return any(Path(asked.stdout.strip()).glob("libclang_rt.fuzzer*"))
+    completed = subprocess.run([COMPILER, "-print-runtime-dir"], check=False, capture_output=True, text=True)
+    return any(Path(completed.stdout.strip()).glob("libclang_rt.fuzzer*"))
 
 
 def build(folder: Path, *, coverage: bool = False) -> Path:
     """Compile a program for each parser; returns the folder in which they are."""
     tool = Path(cmake.CMAKE_BIN_DIR) / "cmake"
-    words = [f"-DCMAKE_CXX_COMPILER={COMPILER}", f"-DTVM_FFI_ROOT={resources.package_folder('tvm_ffi')}"]
-    words.append(f"-DZIG={resources.package_folder('ziglang') / 'zig'}")
-    words.append(f"-DCOVERAGE={'ON' if coverage else 'OFF'}")
-    subprocess.run([tool, "-S", SOURCES, "-B", folder, *words], check=True, stdout=subprocess.DEVNULL)
+    command = [f"-DCMAKE_CXX_COMPILER={COMPILER}", f"-DTVM_FFI_ROOT={resources.package_folder('tvm_ffi')}"]
+    command.append(f"-DZIG={resources.package_folder('ziglang') / 'zig'}")
+    command.append(f"-DCOVERAGE={'ON' if coverage else 'OFF'}")
+    subprocess.run([tool, "-S", SOURCES, "-B", folder, *command], check=True, stdout=subprocess.DEVNULL)
     jobs = str(len(os.sched_getaffinity(0)))
     subprocess.run([tool, "--build", folder, "--parallel", jobs], check=True, stdout=subprocess.DEVNULL)
     return folder
@@ -97,20 +97,20 @@ def run(programs: Path, parser: str, place: Path, limits: Sequence[str]) -> Run:
     options = [*_OPTIONS, *limits, f"-artifact_prefix={findings}/"]
     dictionary = SOURCES / "words" / f"{parser}.dict"
     options += [f"-dict={dictionary}"] if dictionary.exists() else []
-    words = [programs / parser, *options, corpus, SEEDS / parser, findings]  # what was found once is tried again
+    command = [programs / parser, *options, corpus, SEEDS / parser, findings]  # what was found once is tried again
     log = place / f"{parser}.log"
     with log.open("wb") as file:
-        code = subprocess.run(words, check=False, stdout=file, stderr=subprocess.STDOUT).returncode
+        code = subprocess.run(command, check=False, stdout=file, stderr=subprocess.STDOUT).returncode
     return _read(parser, code, log.read_text(errors="replace"))
 
 
 def _read(parser: str, code: int, log: str) -> Run:
     executions, end = _EXECUTIONS.search(log), _DONE.search(log)
     edges, corpus = (int(end[2]), int(end[3])) if end else (0, 0)
-    found = tuple(Path(name) for name in _FOUND.findall(log))
-    if code and not found:  # it did not even begin
+    findings = tuple(Path(name) for name in _FOUND.findall(log))
+    if code and not findings:  # it did not even begin
         raise RuntimeError(f"{parser}: exit code {code}\n{log}")
-    return Run(parser, int(executions[1]) if executions else 0, edges, corpus, found, log)
+    return Run(parser, int(executions[1]) if executions else 0, edges, corpus, findings, log)
 
 
 def main() -> int:
@@ -118,25 +118,25 @@ def main() -> int:
     reader = argparse.ArgumentParser(description="Fuzz the parsers of the device's programs.")
     reader.add_argument("--seconds", type=int, default=60, help="for each parser")
     reader.add_argument("--only", default="", help=f"names, with commas in between, of {', '.join(parsers())}")
-    given = reader.parse_args()
-    chosen = given.only.split(",") if given.only else parsers()
+    options = reader.parse_args()
+    chosen = options.only.split(",") if options.only else parsers()
     if unknown := set(chosen) - set(parsers()):
         reader.error(f"there is no parser {', '.join(sorted(unknown))}: there are {', '.join(parsers())}")
     if not is_there():
         reader.error("clang with libFuzzer is missing: install the packages clang and libclang-rt-14-dev")
-    return _fuzz(chosen, given.seconds)
+    return _fuzz(chosen, options.seconds)
 
 
 def _fuzz(chosen: Sequence[str], seconds: int) -> int:
     programs, failed = build(PLACE / "programs"), False
     sys.stdout.write(f"{'parser':20}{'executions':>14}{'edges':>8}{'corpus':>8}  found\n")
     for parser in chosen:
-        one = run(programs, parser, PLACE, [f"-max_total_time={seconds}"])
-        sys.stdout.write(one.line() + "\n")
+        finished = run(programs, parser, PLACE, [f"-max_total_time={seconds}"])
+        sys.stdout.write(finished.line() + "\n")
         sys.stdout.flush()
-        if one.findings:
+        if finished.findings:
             failed = True
-            sys.stderr.write(one.log)
+            sys.stderr.write(finished.log)
     return int(failed)
 
 

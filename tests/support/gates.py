@@ -56,16 +56,18 @@ def rounds_of(changes: Sequence[float], *, fresh: Sequence[float] = (), base_ms:
     ]
 
 
-def judged(taken: Sequence[Round], name: str = LATENCY, rule: Rule | None = None) -> Quantity:
+def judged(rounds: Sequence[Round], name: str = LATENCY, rule: Rule | None = None) -> Quantity:
     """Judge rounds as a gate does."""
     rule = rule or Rule()
-    counted = [one for one in taken if not one.throttled]
-    logs, fresh = ([one.ratio(name) for one in counted if one.fresh is which] for which in (False, True))
-    found = rule.follow(logs, fresh)
-    if not found.final:
-        found = Judgement(Verdict.INCONCLUSIVE, 0, found.estimate)
+    counted = [sample_round for sample_round in rounds if not sample_round.throttled]
+    logs, fresh = (
+        [sample_round.ratio(name) for sample_round in counted if sample_round.fresh is which] for which in (False, True)
+    )
+    judgement = rule.follow(logs, fresh)
+    if not judgement.final:
+        judgement = Judgement(Verdict.INCONCLUSIVE, 0, judgement.estimate)
     values = (10.0, 10.0) if counted else (math.nan, math.nan)
-    return Quantity(name, *values, rule.worst, rule, found)
+    return Quantity(name, *values, rule.worst, rule, judgement)
 
 
 def manifest() -> Manifest:
@@ -79,7 +81,7 @@ def manifest() -> Manifest:
     )
 
 
-def gate(tiny: Bundle | None, taken: Sequence[Round], *more: Quantity, **values: Any) -> Gate:
+def gate(tiny: Bundle | None, rounds: Sequence[Round], *more: Quantity, **values: Any) -> Gate:
     """Return a finished gate of these rounds."""
     side = Side("new.tar", tiny.manifest if tiny else manifest(), "1" * 64, tiny)
     return Gate(
@@ -91,17 +93,17 @@ def gate(tiny: Bundle | None, taken: Sequence[Round], *more: Quantity, **values:
         facts=FACTS,
         threads=2,
         outputs=Outputs(ALIKE, ALIKE, ALIKE, "onnxruntime 1.2"),
-        quantities=(judged(taken), *more),
-        rounds=tuple(taken),
+        quantities=(judged(rounds), *more),
+        rounds=tuple(rounds),
         before=CALM,
         after=CALM,
         seconds=12.5,
     )
 
 
-def memory(taken: Sequence[Round]) -> Quantity:
+def memory(rounds: Sequence[Round]) -> Quantity:
     """Gate the peak memory of rounds."""
-    return judged(taken, PEAK_MEMORY, Rule(0.05, 0.05))
+    return judged(rounds, PEAK_MEMORY, Rule(0.05, 0.05))
 
 
 def size(new: int, base: int, limit: float) -> Quantity:
@@ -121,7 +123,7 @@ class Bench:
     device: ConnectedDevice
     program: Program
 
-    def says(self, made: Bundle, *reports: dict[str, object], scale: float = 1.0) -> None:
+    def says(self, release: Bundle, *reports: dict[str, object], scale: float = 1.0) -> None:
         """Have a release's runs report these in turn, the last of them again and again.
 
         Args:
@@ -129,8 +131,8 @@ class Bench:
             reports: What differs from a usual report.
             scale: What its outputs are multiplied with.
         """
-        reference = Reference.read(made.reference)
-        folder = self.folder / made.digest
+        reference = Reference.read(release.reference)
+        folder = self.folder / release.digest
         folder.mkdir()
         tensors.save(folder / "outputs", {name: np.float32(scale) * value for name, value in reference.outputs.items()})
         for number, one in enumerate(reports or ({},)):
@@ -184,16 +186,16 @@ def bench(
     return Bench(folder, device, dataclasses.replace(program, path=path, sha256=files.sha256_file(path)))
 
 
-def alike(made: Bundle, folder: Path, text: bytes = b"\n") -> Bundle:
+def alike(release: Bundle, folder: Path, text: bytes = b"\n") -> Bundle:
     """Copy a bundle with another digest, which computes the same in the same time."""
-    content = (made.folder / bundles.GRAPH_TEXT).read_bytes() + text
-    manifest_of = _described(made, folder, content)
+    content = (release.folder / bundles.GRAPH_TEXT).read_bytes() + text
+    manifest_of = _described(release, folder, content)
     return bundles.load(manifest_of)
 
 
-def _described(made: Bundle, folder: Path, content: bytes) -> Path:
+def _described(release: Bundle, folder: Path, content: bytes) -> Path:
     from tests.support.bundles import variant  # TVM takes two seconds that a test of texts need not spend
 
     if folder.exists():
         shutil.rmtree(folder)
-    return variant(made, folder, {bundles.GRAPH_TEXT: content}).folder
+    return variant(release, folder, {bundles.GRAPH_TEXT: content}).folder

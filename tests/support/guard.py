@@ -65,15 +65,15 @@ class Guard:
 
     def _is_users(self, path: str) -> bool:
         try:
-            whole = os.path.abspath(path) + os.sep  # noqa: PTH100 - called for each file that Python opens
+            absolute = os.path.abspath(path) + os.sep  # noqa: PTH100 - called for each file that Python opens
         except FileNotFoundError:  # the working folder was removed
             return False
-        return whole.startswith(self._homes) and not whole.startswith(self._allowed)
+        return absolute.startswith(self._homes) and not absolute.startswith(self._allowed)
 
-    def _look_at_process(self, program: Any, words: Any, folder: Any, variables: Mapping[Any, Any] | None) -> None:
+    def _look_at_process(self, program: Any, argv: Any, folder: Any, variables: Mapping[Any, Any] | None) -> None:
         homes = [text for name, text in (variables or {}).items() if os.fsdecode(name) == "HOME"]
         if any(f"{os.fsdecode(home)}{os.sep}".startswith(self._homes) for home in homes):
-            self._note(f"HOME of the user for {program} {words}")
+            self._note(f"HOME of the user for {program} {argv}")
         if folder is not None:
             self._look_at_path("working folder", folder)
 
@@ -91,11 +91,11 @@ class Guard:
             except ValueError:
                 self._note_connection(f"looked up {text}")
 
-    def _note_connection(self, what: str) -> None:
+    def _note_connection(self, operation: str) -> None:
         if not any(frame.filename.endswith(_DOWNLOADS) for frame in traceback.extract_stack()):
-            self._note(what)
+            self._note(operation)
 
-    def _note(self, what: str) -> None:
+    def _note(self, operation: str) -> None:
         if getattr(self._state, "noting", False):
             return
         self._state.noting = True
@@ -103,7 +103,7 @@ class Guard:
             frames = traceback.extract_stack()
             ours = [frame for frame in frames if "site-packages" not in frame.filename and frame.filename != __file__]
             where = " < ".join(f"{frame.filename}:{frame.lineno}" for frame in reversed(ours[-3:]))
-            self.violations.append(f"{what}, in {os.environ.get('PYTEST_CURRENT_TEST', 'no test')}, at {where}")
+            self.violations.append(f"{operation}, in {os.environ.get('PYTEST_CURRENT_TEST', 'no test')}, at {where}")
         finally:
             self._state.noting = False
 

@@ -130,13 +130,13 @@ def started(act: Callable[..., None], *words: object, halt: Halt, folder: Path) 
         work.kill()
 
 
-def _run(path: str, log: str, act: Callable[..., None], words: tuple[object, ...]) -> None:
+def _run(path: str, log: str, act: Callable[..., None], arguments: tuple[object, ...]) -> None:
     os.environ["PATH"] = path
     stream = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(stream, 1)
     os.dup2(stream, 2)
     try:
-        act(*words)
+        act(*arguments)
     except ToolchainError as fault:
         os.write(2, f"error: {fault.message}\n{fault.details}\n".encode())
         sys.exit(fault.exit_code)

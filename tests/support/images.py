@@ -15,7 +15,7 @@ def require(name: str) -> str:
     client = boards.engine()
     parts.require("a Docker engine", "docker.io, and start dockerd", client is not None)
     with alone():
-        state = next(one for one in images.examine() if one.name == name)
+        state = next(status for status in images.examine() if status.name == name)
         return state.id if state.state == "ready" else images.build(name).id
 
 

@@ -20,7 +20,7 @@ from toolchain.quantize.calibrate import Probe
 
 
 def evaluate(
-    proto: onnx.ModelProto, feeds: Mapping[str, NDArray[Any]], seen: Mapping[str, NDArray[Any]] | None = None
+    proto: onnx.ModelProto, feeds: Mapping[str, NDArray[Any]], recorded: Mapping[str, NDArray[Any]] | None = None
 ) -> dict[str, NDArray[Any]]:
     """Return every tensor by name; those behind DequantizeLinear as whole numbers, with 0 for the zero point.
 
@@ -29,14 +29,14 @@ def evaluate(
         feeds: Its inputs.
         seen: What QuantizeLinear nodes made elsewhere: layers read this, and so each is computed from the same inputs.
     """
-    return _Machine(proto, feeds, seen or {}).run()
+    return _Machine(proto, feeds, recorded or {}).run()
 
 
 class _Machine:
     def __init__(
-        self, proto: onnx.ModelProto, feeds: Mapping[str, NDArray[Any]], seen: Mapping[str, NDArray[Any]]
+        self, proto: onnx.ModelProto, feeds: Mapping[str, NDArray[Any]], recorded: Mapping[str, NDArray[Any]]
     ) -> None:
-        self.seen = seen
+        self.seen = recorded
         self.graph = proto.graph
         self.held = {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
         self.values: dict[str, Any] = {**feeds}
@@ -74,21 +74,21 @@ class _Machine:
         self._put(node, np.clip(value + self.held[node.input[2]], -128, 127).astype(np.int64), exponent)
 
     def _dequantizelinear(self, node: onnx.NodeProto) -> None:
-        known = [each[node.input[0]] for each in (self.held, self.seen, self.values) if node.input[0] in each]
+        candidates = [each[node.input[0]] for each in (self.held, self.seen, self.values) if node.input[0] in each]
         zero = self.held[node.input[2]]
         assert zero.size == 1 or not zero.any()
-        self._put(node, known[0].astype(np.int64) - zero.flat[0], self._exponent(node.input[1]))
+        self._put(node, candidates[0].astype(np.int64) - zero.flat[0], self._exponent(node.input[1]))
 
     def _conv(self, node: onnx.NodeProto) -> None:
-        options = {one.name: helper.get_attribute_value(one) for one in node.attribute}
+        options = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
         source, weight, *bias = node.input
         if weight in self.held:
             offset = self.held[bias[0]].reshape(-1, 1, 1) if bias else 0
             self._put(node, conv(self._float(source), self.held[weight], options) + offset)
             return
         unit = self.exponents[source] + self.exponents[weight]
-        whole = np.floor(np.ldexp(self.held[bias[0]].astype(np.float64), -np.ravel(unit))).astype(np.int64)
-        sums = conv(self.values[source], self.values[weight], options) + whole.reshape(-1, 1, 1)
+        rounded = np.floor(np.ldexp(self.held[bias[0]].astype(np.float64), -np.ravel(unit))).astype(np.int64)
+        sums = conv(self.values[source], self.values[weight], options) + rounded.reshape(-1, 1, 1)
         self._put(node, sums, unit)
 
     def _add(self, node: onnx.NodeProto) -> None:
@@ -110,7 +110,7 @@ class _Machine:
         self._put(node, np.clip(self.values[node.input[0]], *bounds).astype(self.values[node.input[0]].dtype), exponent)
 
     def _maxpool(self, node: onnx.NodeProto) -> None:
-        options = {one.name: helper.get_attribute_value(one) for one in node.attribute}
+        options = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
         windows = _windows(self._float(node.input[0]), options["kernel_shape"], options, -np.inf)
         self._put(node, windows.max(axis=(4, 5)))
 
@@ -122,7 +122,7 @@ class _Machine:
 
     def _gemm(self, node: onnx.NodeProto) -> None:
         source, weight, bias = (self._float(name) for name in node.input)
-        transposed = any(one.name == "transB" and one.i for one in node.attribute)
+        transposed = any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
         self._put(node, source @ (weight.T if transposed else weight) + bias)
 
     def _softmax(self, node: onnx.NodeProto) -> None:
@@ -147,7 +147,7 @@ def conv(x: NDArray[Any], weight: NDArray[Any], options: Mapping[str, Any]) -> N
 def residual(channels: int = 12, size: int = 14, seed: int = 0) -> onnx.ModelProto:
     """Return a network with both kinds of shortcut, batch norm, ReLU and ReLU6, from `x` to 10 numbers `y`."""
     half = channels // 2
-    held = {
+    constants = {
         "w0": qdq_nets.weights(half, 3, 3, 3, seed=seed),
         "w1": qdq_nets.weights(channels, half, 3, 3, seed=seed + 1),
         **norm("n1", channels, seed),
@@ -181,7 +181,7 @@ def residual(channels: int = 12, size: int = 14, seed: int = 0) -> onnx.ModelPro
         node("Flatten", ["g"], ["f"]),
         node("Gemm", ["f", "wf", "bf"], ["y"], transB=1),
     ]
-    return nets.model(nodes, [nets.value("x", (1, 3, size, size))], [nets.value("y", (1, 10))], held)
+    return nets.model(nodes, [nets.value("x", (1, 3, size, size))], [nets.value("y", (1, 10))], constants)
 
 
 def norm(name: str, channels: int, seed: int = 0) -> dict[str, NDArray[Any]]:
@@ -189,8 +189,8 @@ def norm(name: str, channels: int, seed: int = 0) -> dict[str, NDArray[Any]]:
     stream = np.random.default_rng(seed + 100)
     mean, shift = 0.3 * stream.standard_normal((2, channels))
     scale, variance = 0.5 + stream.random((2, channels))
-    found = {"g": scale, "b": shift, "m": mean, "v": variance}
-    return {f"{name}.{letter}": one.astype(np.float32) for letter, one in found.items()}
+    statistics = {"g": scale, "b": shift, "m": mean, "v": variance}
+    return {f"{name}.{letter}": array.astype(np.float32) for letter, array in statistics.items()}
 
 
 def gratings(count: int, size: int, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
@@ -210,12 +210,12 @@ def trained(size: int = 24) -> onnx.ModelProto:
     proto = residual(48, size)
     pictures, classes = gratings(600, size, seed=1)
     probe = Probe(proto, ["f"])
-    features = np.concatenate([probe.run({"x": one[None]})["f"] for one in pictures]).astype(np.float64)
+    features = np.concatenate([probe.run({"x": picture[None]})["f"] for picture in pictures]).astype(np.float64)
     mean = features.mean(axis=0)
-    wanted = np.eye(10)[classes] - 0.1
+    targets = np.eye(10)[classes] - 0.1
     inside = (features - mean).T @ (features - mean)
     weight = np.linalg.solve(
-        inside + 1e-3 * np.trace(inside) / len(inside) * np.eye(len(inside)), (features - mean).T @ wanted
+        inside + 1e-3 * np.trace(inside) / len(inside) * np.eye(len(inside)), (features - mean).T @ targets
     )
     fitted = {"wf": weight.T, "bf": -mean @ weight}
     for tensor in proto.graph.initializer:

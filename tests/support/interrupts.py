@@ -29,18 +29,18 @@ def build(model: str, folder: Path, after_s: float | None) -> tuple[Outcome, boo
     timer = threading.Timer(after_s or 0.0, press)
     if after_s is not None:
         timer.start()
-    seen = toolchain("build", model, "-o", folder / "out")
+    outcome = toolchain("build", model, "-o", folder / "out")
     timer.cancel()
-    return seen, pressed.is_set()
+    return outcome, pressed.is_set()
 
 
 def interrupted(model: str, folder: Path, after_s: float) -> Outcome | None:
     """Return how a build ended that was interrupted; None if it had ended before."""
     try:
-        seen, pressed = build(model, folder, after_s)
+        outcome, pressed = build(model, folder, after_s)
     except KeyboardInterrupt:  # it came once the command had ended
         return None
-    return seen if pressed else None
+    return outcome if pressed else None
 
 
 def main(model: str, times: int, seed: int) -> None:
@@ -52,14 +52,14 @@ def main(model: str, times: int, seed: int) -> None:
         start = time.monotonic()
         build(model, folder, None)
         span = time.monotonic() - start
-        done = 0
-        while done < times:
+        completed = 0
+        while completed < times:
             after = stream.uniform(0.0, span)
-            seen = interrupted(model, folder, after)
-            if seen is not None:
-                done += 1
-                left = [item.name for item in folder.iterdir() if item.name != "out"]
-                sys.stdout.write(f"{after / span:.2f} {seen.code} {left} {seen.err.splitlines()[-1:]}\n")
+            outcome = interrupted(model, folder, after)
+            if outcome is not None:
+                completed += 1
+                remaining = [item.name for item in folder.iterdir() if item.name != "out"]
+                sys.stdout.write(f"{after / span:.2f} {outcome.code} {remaining} {outcome.err.splitlines()[-1:]}\n")
                 sys.stdout.flush()
 
 

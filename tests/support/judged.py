@@ -63,73 +63,73 @@ class Verdict:
     reason: str = ""
 
 
-def judge(path: Path, given: Mapping[str, Array], native: Board, program: Program) -> Verdict:
+def judge(path: Path, arrays: Mapping[str, Array], native: Board, program: Program) -> Verdict:
     """Build a model, run it and compare, with inputs that are given or else drawn.
 
     Axes, sizes and other parameters that come with a run must be constants for a compiler. Where a suite gives them,
     the model is tried again with them as constants, as `--fix` makes them.
     """
-    verdict = _judge(path, given, native, program)
-    if verdict.kind != REFUSED or not (parameters := _parameters(path, given)):
+    verdict = _judge(path, arrays, native, program)
+    if verdict.kind != REFUSED or not (parameters := _parameters(path, arrays)):
         return verdict
     with tempfile.TemporaryDirectory() as folder:
         fixed = Path(folder) / path.name
         onnx.save(_with_constants(onnx.load(path), parameters), fixed)
-        again = _judge(fixed, {name: given[name] for name in given if name not in parameters}, native, program)
+        again = _judge(fixed, {name: arrays[name] for name in arrays if name not in parameters}, native, program)
     return verdict if again.kind == REFUSED else again
 
 
-def _parameters(path: Path, given: Mapping[str, Array]) -> dict[str, Array]:
+def _parameters(path: Path, arrays: Mapping[str, Array]) -> dict[str, Array]:
     """Return inputs of a few numbers, all but the first input of the model."""
     names = [value.name for value in onnx.load(path, load_external_data=False).graph.input]
-    rest = [name for name in names if name in given][1:]
-    return {name: given[name] for name in rest if given[name].ndim <= 1 and given[name].size <= _FEW}
+    rest = [name for name in names if name in arrays][1:]
+    return {name: arrays[name] for name in rest if arrays[name].ndim <= 1 and arrays[name].size <= _FEW}
 
 
 def _with_constants(proto: onnx.ModelProto, values: Mapping[str, Array]) -> onnx.ModelProto:
-    kept = [value for value in proto.graph.input if value.name not in values]
+    graph_inputs = [value for value in proto.graph.input if value.name not in values]
     del proto.graph.input[:]
-    proto.graph.input.extend(kept)
+    proto.graph.input.extend(graph_inputs)
     proto.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in values.items())
     return proto
 
 
-def _judge(path: Path, given: Mapping[str, Array], native: Board, program: Program) -> Verdict:
+def _judge(path: Path, arrays: Mapping[str, Array], native: Board, program: Program) -> Verdict:
     try:
-        read = source.load(str(path), _shapes(path, given))
-        fed = _fed(given, read.inputs)
+        read = source.load(str(path), _shapes(path, arrays))
+        feeds = _fed(arrays, read.inputs)
         imported = importer.import_model(read)
     except InputError as fault:
         return Verdict(REFUSED, _text(fault))
     except Exception as fault:  # noqa: BLE001 - whatever it is, it is counted
         return Verdict(FAILED, f"import: {type(fault).__name__}: {fault}"[:_MOST_TEXT])
     try:
-        found = computed(imported, fed, native, program)
+        outputs = computed(imported, feeds, native, program)
     except InputError as fault:
         return Verdict(REFUSED, _text(fault))
     except Exception as fault:  # noqa: BLE001 - as above
         return Verdict(FAILED, f"{type(fault).__name__}: {_text(fault)}")
     try:
-        return _by_references(found, read, fed)
+        return _by_references(outputs, read, feeds)
     except _NoReferenceError as fault:
         return Verdict(UNREFERENCED, str(fault))
 
 
-def _by_references(found: Tensors, read: SourceModel, fed: Tensors) -> Verdict:
+def _by_references(outputs: Tensors, read: SourceModel, feeds: Tensors) -> Verdict:
     """Compare with ONNX Runtime; the standard's evaluator decides where that lacks a kernel, or does something else."""
     try:
         model = ReferenceModel(reference.with_plain_lstm(read), unoptimized=False, float16=False)
-        verdict = _compared(found, model.run(fed))
+        verdict = _compared(outputs, model.run(feeds))
     except InputError as fault:
         try:
-            return _compared(found, _by_standard(read, fed))
+            return _compared(outputs, _by_standard(read, feeds))
         except _NoReferenceError as other:
             text = f"ONNX Runtime: {fault.details[-_MOST_TEXT // 2 :]}; evaluator: {other}"
             raise _NoReferenceError(text[:_MOST_TEXT]) from fault
     if verdict.kind == RIGHT:
         return verdict
     try:
-        standard = _compared(found, _by_standard(read, fed))
+        standard = _compared(outputs, _by_standard(read, feeds))
     except _NoReferenceError:
         return verdict
     if standard.kind == RIGHT:
@@ -140,28 +140,28 @@ def _by_references(found: Tensors, read: SourceModel, fed: Tensors) -> Verdict:
 _RANDOM = inputs.Source()
 
 
-def _fed(given: Mapping[str, Array], specs: Sequence[TensorSpec]) -> Tensors:
+def _fed(arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> Tensors:
     """Return the inputs that a suite gives, or others where those are none for the model."""
-    own = {spec.name: given[spec.name] for spec in specs if spec.name in given}
-    return inputs.random(specs, 0) if tensors.check_signature(own, specs) else own
+    shared = {spec.name: arrays[spec.name] for spec in specs if spec.name in arrays}
+    return inputs.random(specs, 0) if tensors.check_signature(shared, specs) else shared
 
 
 class _NoReferenceError(Exception):
     """Nothing here computes a model but the toolchain."""
 
 
-def computed(imported: ImportedModel, fed: Tensors, native: Board, program: Program) -> dict[str, Array]:
+def computed(imported: ImportedModel, feeds: Tensors, native: Board, program: Program) -> dict[str, Array]:
     """Build an imported model for this machine and run it with the runner; return its outputs by name."""
     with tempfile.TemporaryDirectory() as folder, LocalShell() as shell:
         request = BuildRequest(Model(imported.source.origin, {}, _RANDOM), native, tuned=False)
-        made = compiler.build(imported, request, Path(folder) / "bundle")
-        tensors.save(Path(folder) / runner.INPUTS, fed)
-        places = {"runners": str(program.path.parent), "inputs": folder}
+        release = compiler.build(imported, request, Path(folder) / "bundle")
+        tensors.save(Path(folder) / runner.INPUTS, feeds)
+        folders = {"runners": str(program.path.parent), "inputs": folder}
         run = runner.call(
             shell,
             folder,
-            places,
-            release=str(made.folder),
+            folders,
+            release=str(release.folder),
             threads=_THREADS,
             plan=runner.SMOKE,
             outputs=imported.outputs,
@@ -169,18 +169,18 @@ def computed(imported: ImportedModel, fed: Tensors, native: Board, program: Prog
     return tensors.cut(run.outputs, imported.outputs)
 
 
-def difference(found: Tensors, read: SourceModel, fed: Tensors) -> Difference:
+def difference(outputs: Tensors, read: SourceModel, feeds: Tensors) -> Difference:
     """Compare outputs with those of ONNX Runtime as a deploy does."""
-    expected = ReferenceModel(read, unoptimized=False, float16=False).run(fed)
-    return rankings.compare(found, expected.outputs, expected.rankings, expected.tolerance)
+    expected = ReferenceModel(read, unoptimized=False, float16=False).run(feeds)
+    return rankings.compare(outputs, expected.outputs, expected.rankings, expected.tolerance)
 
 
-def _shapes(path: Path, given: Mapping[str, Array]) -> dict[str, tuple[int, ...]]:
+def _shapes(path: Path, arrays: Mapping[str, Array]) -> dict[str, tuple[int, ...]]:
     """Return shapes for inputs that a file leaves open: those of the given ones, or else of a few elements."""
     graph = onnx.load(path, load_external_data=False).graph
     weights = {tensor.name for tensor in graph.initializer}
     values = [value for value in graph.input if value.name not in weights and _is_open(value)]
-    return {value.name: given[value.name].shape if value.name in given else _closed(value) for value in values}
+    return {value.name: arrays[value.name].shape if value.name in arrays else _closed(value) for value in values}
 
 
 def _closed(value: onnx.ValueInfoProto) -> tuple[int, ...]:
@@ -192,27 +192,27 @@ def _is_open(value: onnx.ValueInfoProto) -> bool:
     return not tensor.HasField("shape") or any(dim.dim_value <= 0 for dim in tensor.shape.dim)
 
 
-def _by_standard(read: SourceModel, fed: Tensors) -> Expected:
+def _by_standard(read: SourceModel, feeds: Tensors) -> Expected:
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            values = ReferenceEvaluator(as_declared(read)).run(None, dict(fed))
+            values = ReferenceEvaluator(as_declared(read)).run(None, dict(feeds))
     except Exception as fault:
         raise _NoReferenceError(f"{type(fault).__name__}: {fault}") from fault
     outputs = {name: np.asarray(value) for name, value in zip(read.output_names, values, strict=True)}
     return Expected(outputs, reference.tolerance(read))
 
 
-def _compared(found: Tensors, expected: Expected) -> Verdict:
-    for name, wanted in expected.outputs.items():
-        got = found[name]
-        if (got.shape, got.dtype) != (wanted.shape, wanted.dtype):
-            return Verdict(WRONG, f"{name}: {got.dtype}{got.shape}, not {wanted.dtype}{wanted.shape}")
-    apart = rankings.compare(found, expected.outputs, expected.rankings, expected.tolerance)
+def _compared(outputs: Tensors, expected: Expected) -> Verdict:
+    for name, theirs in expected.outputs.items():
+        got = outputs[name]
+        if (got.shape, got.dtype) != (theirs.shape, theirs.dtype):
+            return Verdict(WRONG, f"{name}: {got.dtype}{got.shape}, not {theirs.dtype}{theirs.shape}")
+    apart = rankings.compare(outputs, expected.outputs, expected.rankings, expected.tolerance)
     # A deploy does not accept outputs of nothing but NaN, which show nothing; here they may be what is tried.
     same = all(
-        np.array_equal(found[name], wanted, equal_nan=wanted.dtype.kind == "f")
-        for name, wanted in expected.outputs.items()
+        np.array_equal(outputs[name], theirs, equal_nan=theirs.dtype.kind == "f")
+        for name, theirs in expected.outputs.items()
     )
     if apart.ok or same:
         return Verdict(RIGHT)
@@ -234,8 +234,8 @@ def main() -> None:
     program = programs.build(programs.RUNNER, native.triple, native.machine)
     for line in sys.stdin:
         job = json.loads(line)
-        given = tensors.load(Path(job["inputs"])) if job["inputs"] else {}
-        verdict = judge(Path(job["model"]), given, native, program)
+        arrays = tensors.load(Path(job["inputs"])) if job["inputs"] else {}
+        verdict = judge(Path(job["model"]), arrays, native, program)
         print(json.dumps(asdict(verdict)), file=answers, flush=True)
 
 

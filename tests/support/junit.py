@@ -52,20 +52,20 @@ def faults(element: ET.Element, where: str = "") -> list[str]:
     kind = KINDS.get(element.tag)
     if kind is None:
         return [f"{path}: there is no such element"]
-    found = [f"{path}: has no attribute {name!r}" for name in sorted(kind.required - set(element.keys()))]
+    problems = [f"{path}: has no attribute {name!r}" for name in sorted(kind.required - set(element.keys()))]
     for name, value in element.items():
         if name not in kind.attributes:
-            found.append(f"{path}: may have no attribute {name!r}")
+            problems.append(f"{path}: may have no attribute {name!r}")
         elif not kind.attributes[name].fullmatch(value):
-            found.append(f"{path}: {name}={value!r}")
-    found += [f"{path}: may not hold {child.tag!r}" for child in element if child.tag not in kind.children]
-    found += [f"{path}: is empty"] if len(element) < kind.least else []
-    return [*found, *(fault for child in element if child.tag in kind.children for fault in faults(child, path))]
+            problems.append(f"{path}: {name}={value!r}")
+    problems += [f"{path}: may not hold {child.tag!r}" for child in element if child.tag not in kind.children]
+    problems += [f"{path}: is empty"] if len(element) < kind.least else []
+    return [*problems, *(fault for child in element if child.tag in kind.children for fault in faults(child, path))]
 
 
 def properties(element: ET.Element) -> dict[str, list[str]]:
     """Return the properties of a document's suites: the values of each name."""
-    found: dict[str, list[str]] = {}
-    for one in element.iter("property"):
-        found.setdefault(one.get("name", ""), []).append(one.get("value", ""))
-    return found
+    values: dict[str, list[str]] = {}
+    for item in element.iter("property"):
+        values.setdefault(item.get("name", ""), []).append(item.get("value", ""))
+    return values

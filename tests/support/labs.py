@@ -39,7 +39,7 @@ def cache(folder: Path, native: Board) -> Path:
     return folder
 
 
-def board_types(folder: Path, way: str, kinds: Mapping[str, str]) -> None:
+def board_types(folder: Path, connection: str, kinds: Mapping[str, str]) -> None:
     """Write board types that are this machine, or nearly.
 
     Args:
@@ -50,7 +50,7 @@ def board_types(folder: Path, way: str, kinds: Mapping[str, str]) -> None:
     (folder / "boards").mkdir()
     for name, more in kinds.items():
         (folder / "boards" / f"{name}.toml").write_text(
-            f'description = "this machine, {way}"\nconnection = "ssh"\ncores = 1\n'
+            f'description = "this machine, {connection}"\nconnection = "ssh"\ncores = 1\n'
             f'toolchain = "host"\n{more}\n[target]\nmcpu = "generic"\n'
         )
 
@@ -70,14 +70,14 @@ def until(condition: Callable[[], object], seconds: float = SOON_S) -> None:
 
 def status() -> dict[str, dict[str, Any]]:
     """Return what the farm says of each board."""
-    seen = toolchain("farm", "status", "--json")
-    assert seen.code == 0, seen.err
-    return {one["name"]: one for one in json.loads(seen.out)["boards"]}
+    outcome = toolchain("farm", "status", "--json")
+    assert outcome.code == 0, outcome.err
+    return {board["name"]: board for board in json.loads(outcome.out)["boards"]}
 
 
 def states() -> dict[str, str]:
     """Return the state of each board of the farm."""
-    return {name: one["state"] for name, one in status().items()}
+    return {name: row["state"] for name, row in status().items()}
 
 
 def daemon() -> int:
@@ -106,7 +106,11 @@ def board_servers(lab: Lab, name: str = "") -> list[int]:
     """Name the processes of the board servers on the devices, or on one."""
     mark = f"{lab.folder}/{name}".encode()
     pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
-    return [pid for pid in pids if (words := command(pid)).startswith(mark) and b"--socket" in words and runs(pid)]
+    return [
+        pid
+        for pid in pids
+        if (command_line := command(pid)).startswith(mark) and b"--socket" in command_line and runs(pid)
+    ]
 
 
 def listeners(pids: set[int]) -> set[tuple[str, str]]:
@@ -115,8 +119,8 @@ def listeners(pids: set[int]) -> set[tuple[str, str]]:
     for path in [path for pid in pids for path in Path(f"/proc/{pid}/fd").iterdir()]:
         with contextlib.suppress(OSError):  # it was closed meanwhile
             mine.add(str(path.readlink()))
-    found = set()
+    sockets = set()
     for table in ("tcp", "tcp6"):
         rows = [line.split() for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]]
-        found |= {tuple(row[1].split(":")) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in mine}
-    return found
+        sockets |= {tuple(row[1].split(":")) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in mine}
+    return sockets

@@ -84,10 +84,10 @@ def _strip(graph: onnx.GraphProto, weights: Container[str]) -> None:
     """Remove the old weights, what made or shaped them, and their mention among the inputs."""
     nodes = [node for node in graph.node if node.op_type != "ConstantOfShape"]
     used = {value for node in nodes for value in node.input}
-    kept = [tensor for tensor in graph.initializer if tensor.name in used and tensor.name not in weights]
+    initializers = [tensor for tensor in graph.initializer if tensor.name in used and tensor.name not in weights]
     constant = {tensor.name for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in constant]
-    for field, values in ((graph.node, nodes), (graph.initializer, kept), (graph.input, inputs)):
+    for field, values in ((graph.node, nodes), (graph.initializer, initializers), (graph.input, inputs)):
         del field[:]
         field.extend(values)
 

@@ -70,5 +70,5 @@ def _way(source: socket.socket, sink: socket.socket, rate: float, delay: float) 
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
 
-    for part in (enter, leave):
-        threading.Thread(target=part, daemon=True).start()
+    for transfer in (enter, leave):
+        threading.Thread(target=transfer, daemon=True).start()

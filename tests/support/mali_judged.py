@@ -44,8 +44,8 @@ def nameless(source: str) -> str:
     Those say where in a network it stands, and nothing of what it does: networks share kernels then, and one more layer
     in front of others leaves theirs as they are.
     """
-    known: dict[str, str] = {}
-    return _NAME.sub(lambda one: known.setdefault(one[0], f"n{len(known)}_{one[1]}"), source)
+    names: dict[str, str] = {}
+    return _NAME.sub(lambda match: names.setdefault(match[0], f"n{len(names)}_{match[1]}"), source)
 
 
 def digest(source: str) -> str:
@@ -53,39 +53,39 @@ def digest(source: str) -> str:
     return files.sha256_bytes(source.encode())[:16]
 
 
-def _compiler(asked: Compiler) -> str:
+def _compiler(judge: Compiler) -> str:
     """Return what the rows hold for, and for no other: GPU, packages, program and options."""
-    return files.sha256_bytes(json.dumps([asked.gpu.name, asked.root.key, *asked.words]).encode())[:16]
+    return files.sha256_bytes(json.dumps([judge.gpu.name, judge.root.key, *judge.words]).encode())[:16]
 
 
-def spills(asked: Compiler, place: Path = PLACE) -> Mapping[str, int]:
+def spills(judge: Compiler, path: Path = PLACE) -> Mapping[str, int]:
     """Return how many values each kernel spills that a campaign compiled by this compiler, by its digest."""
-    table: dict[str, dict[str, int]] = json.loads(place.read_text(encoding="utf-8"))
-    return table.get(_compiler(asked), {})
+    table: dict[str, dict[str, int]] = json.loads(path.read_text(encoding="utf-8"))
+    return table.get(_compiler(judge), {})
 
 
-def record(asked: Compiler, found: Iterable[tuple[str, int]], place: Path = PLACE) -> None:
+def record(judge: Compiler, results: Iterable[tuple[str, int]], path: Path = PLACE) -> None:
     """Add kernels, each its source and its spills, to what the file has of this compiler."""
-    _write(asked, {**spills(asked, place), **{digest(source): count for source, count in found}}, place)
+    _write(judge, {**spills(judge, path), **{digest(source): count for source, count in results}}, path)
 
 
-def keep(asked: Compiler, sources: Iterable[str], place: Path = PLACE) -> None:
+def keep(judge: Compiler, sources: Iterable[str], path: Path = PLACE) -> None:
     """Remove the rows of this compiler that are of none of these kernels."""
-    kept = {digest(source) for source in sources}
-    _write(asked, {key: count for key, count in spills(asked, place).items() if key in kept}, place)
+    digests = {digest(source) for source in sources}
+    _write(judge, {key: count for key, count in spills(judge, path).items() if key in digests}, path)
 
 
-def _write(asked: Compiler, rows: Mapping[str, int], place: Path) -> None:
-    table = json.loads(place.read_text(encoding="utf-8"))
-    table[_compiler(asked)] = dict(sorted(rows.items()))
-    files.write_atomic(place, (json.dumps(table, indent=0, sort_keys=True) + "\n").encode())
+def _write(judge: Compiler, rows: Mapping[str, int], path: Path) -> None:
+    table = json.loads(path.read_text(encoding="utf-8"))
+    table[_compiler(judge)] = dict(sorted(rows.items()))
+    files.write_atomic(path, (json.dumps(table, indent=0, sort_keys=True) + "\n").encode())
 
 
 def main() -> None:
     """Remove the rows of kernels that no network of the zoo has any more."""
     for gpu, board_name in BOARDS.items():
-        asked = Compiler(cost.root(print), cost.gpu(gpu))
-        keep(asked, [text for name in zoo.NAMES for text in sources_of(name, board_name)])
+        judge = Compiler(cost.root(print), cost.gpu(gpu))
+        keep(judge, [text for name in zoo.NAMES for text in sources_of(name, board_name)])
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ class Original:
     def content(self) -> Content:
         """Its members."""
         with tarfile.open(self.package) as archive:
-            return {one.name: archive.extractfile(one).read() for one in archive}  # type: ignore[union-attr]
+            return {member.name: archive.extractfile(member).read() for member in archive}  # type: ignore[union-attr]
 
     @cached_property
     def digests(self) -> Mapping[str, str]:
@@ -85,35 +85,35 @@ class Tally:
 def run(originals: tuple[Original, Original], seed: int, folder: Path, tally: Tally) -> None:
     """Make a mutant, unpack it into a folder that does not exist, and add what came of it to a tally."""
     chance = random.Random(seed)  # noqa: S311 - for tests
-    way = chance.choice(WAYS)
+    mutation = chance.choice(WAYS)
     path = folder / "mutant.tar"
-    path.write_bytes(way(chance, originals))
-    said = f"{seed} {way.__name__}"
+    path.write_bytes(mutation(chance, originals))
+    label = f"{seed} {mutation.__name__}"
     try:
-        found = bundle.unpack(path, folder / "out")
-        _judge(found, originals, said, tally)
-        verification.samples_of(found, unchecked=True)
+        unpacked = bundle.unpack(path, folder / "out")
+        _judge(unpacked, originals, label, tally)
+        verification.samples_of(unpacked, unchecked=True)
     except ToolchainError as fault:
         name = f"{type(fault).__name__} ({fault.exit_code})"
         tally.refused[name] = tally.refused.get(name, 0) + 1
     except Exception as fault:  # noqa: BLE001 - that is what is counted
-        tally.internal.append(f"{said}: {type(fault).__name__}: {fault}")
-    left = {item.name for item in folder.iterdir()} - {"mutant.tar", "out"}
-    if left:
-        tally.wrong.append(f"{said}: left {left}")
+        tally.internal.append(f"{label}: {type(fault).__name__}: {fault}")
+    remaining = {item.name for item in folder.iterdir()} - {"mutant.tar", "out"}
+    if remaining:
+        tally.wrong.append(f"{label}: left {remaining}")
 
 
-def _judge(found: Bundle, originals: tuple[Original, Original], said: str, tally: Tally) -> None:
-    known = {one.bundle.digest: one.digests for one in originals}.get(found.digest)
+def _judge(unpacked: Bundle, originals: tuple[Original, Original], label: str, tally: Tally) -> None:
+    known = {original.bundle.digest: original.digests for original in originals}.get(unpacked.digest)
     # What a bundle says of itself names the bundle, which cannot name it in turn: a load checks its form and subject.
-    covered = [item for item in found.folder.iterdir() if item.name not in inventories.NAMES]
+    covered = [item for item in unpacked.folder.iterdir() if item.name not in inventories.NAMES]
     got = {item.name: files.sha256_file(item) for item in covered}
     if known is None:
         tally.renamed += 1
     elif got.items() <= known.items() and {bundle.MANIFEST, *bundle.LAYERS} <= got.keys():
         tally.same += 1
     else:
-        tally.wrong.append(f"{said}: {sorted(got.items() - known.items())}")
+        tally.wrong.append(f"{label}: {sorted(got.items() - known.items())}")
 
 
 # --- bytes -----------------------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def splices(chance: random.Random, originals: tuple[Original, Original]) -> byte
     """Go over from one package to another, at a block of the archive or anywhere."""
     first, second = chance.sample(originals, 2)
     unit = chance.choice((1, _BLOCK))
-    here, there = (chance.randrange(len(one.data) // unit) * unit for one in (first, second))
+    here, there = (chance.randrange(len(original.data) // unit) * unit for original in (first, second))
     return first.data[:here] + second.data[chance.choice((here, there)) :]
 
 
@@ -154,22 +154,22 @@ def truncations(chance: random.Random, originals: tuple[Original, Original]) -> 
 
 def headers(chance: random.Random, originals: tuple[Original, Original]) -> bytes:
     """Change members' headers, with checksums that are right: size, name, type."""
-    one, other = chance.sample(originals, 2)
-    parts = []
-    for name, content in _shuffled(chance, one.content).items():
+    original, other = chance.sample(originals, 2)
+    pieces = []
+    for name, content in _shuffled(chance, original.content).items():
         info = tarfile.TarInfo(name)
         info.size = len(content)
         if chance.random() < 0.2:
-            _change_header(chance, info, [*one.content, *other.content])
+            _change_header(chance, info, [*original.content, *other.content])
         how = chance.choice((tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT))
         try:
             head = info.tobuf(how, "utf-8", "surrogateescape")
         except ValueError:  # what this format has no room for
             head = info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
-        parts.append(head + content + bytes(-len(content) % _BLOCK))
+        pieces.append(head + content + bytes(-len(content) % _BLOCK))
         if chance.random() < 0.05:
-            parts.append(parts[-1])
-    return b"".join([*parts, bytes(2 * _BLOCK)])
+            pieces.append(pieces[-1])
+    return b"".join([*pieces, bytes(2 * _BLOCK)])
 
 
 def _shuffled(chance: random.Random, content: Content) -> Content:
@@ -179,10 +179,10 @@ def _shuffled(chance: random.Random, content: Content) -> Content:
 
 
 def _change_header(chance: random.Random, info: tarfile.TarInfo, names: list[str]) -> None:
-    what = chance.randrange(3)
-    if what == 0:
+    choice = chance.randrange(3)
+    if choice == 0:
         info.size = chance.choice((0, 1, info.size - 1, info.size + 1, 512, 1 << 33, 1 << 40, -1, -512))
-    elif what == 1:
+    elif choice == 1:
         info.name = chance.choice([*names, "../evil", "/etc/passwd", "x" * 90, f"{_BLOBS}{'0' * 64}", "./index.json"])
     else:
         info.type = bytes([chance.choice(b"01234567xgLKSV\x00")])
@@ -194,8 +194,8 @@ def _change_header(chance: random.Random, info: tarfile.TarInfo, names: list[str
 
 def documents(chance: random.Random, originals: tuple[Original, Original]) -> bytes:
     """Change values of JSON documents, and put the new digests wherever the old ones stood."""
-    one, other = chance.sample(originals, 2)
-    content = dict(one.content)
+    original, other = chance.sample(originals, 2)
+    content = dict(original.content)
     for _ in range(chance.choice((1, 1, 2, 3))):
         names = [name for name, data in content.items() if _document(data) is not None]
         name = chance.choice([name for name in names if b"params_order" in content[name]] * 5 + names)
@@ -216,19 +216,19 @@ def _written(chance: random.Random, document: Any) -> bytes:
 
 def _edit(chance: random.Random, document: Any, theirs: Any) -> None:
     """Change one value somewhere: another one, none, one of another document, or one more."""
-    places = list(_places(document))
-    if not places:
+    positions = list(_places(document))
+    if not positions:
         return
-    holder, key = chance.choice(places)
-    what = chance.randrange(5)
-    if what == 0:
+    holder, key = chance.choice(positions)
+    choice = chance.randrange(5)
+    if choice == 0:
         del holder[key]
-    elif what == 1:
-        other, theirs_at = chance.choice(list(_places(theirs)) or places)
+    elif choice == 1:
+        other, theirs_at = chance.choice(list(_places(theirs)) or positions)
         holder[key] = copy.deepcopy(other[theirs_at])
-    elif what == 2 and isinstance(holder, list):
+    elif choice == 2 and isinstance(holder, list):
         holder.append(copy.deepcopy(holder[key]))
-    elif what == 3 and isinstance(holder, dict):
+    elif choice == 3 and isinstance(holder, dict):
         holder[chance.choice(("extra", bundle.MANIFEST, "reference", "subject", "schema"))] = chance.choice(_SCALARS)
     else:
         holder[key] = chance.choice((*_SCALARS, *8 * [_near(holder[key])]))
@@ -248,7 +248,7 @@ def _places(value: Any) -> list[tuple[Any, Any]]:
         pairs = list(enumerate(value))
     else:
         return []
-    return [(value, key) for key, _ in pairs] + [place for _, inner in pairs for place in _places(inner)]
+    return [(value, key) for key, _ in pairs] + [position for _, inner in pairs for position in _places(inner)]
 
 
 def _replace(content: Content, name: str, data: bytes, depth: int = 6) -> None:
@@ -300,45 +300,45 @@ def _packed(content: Content) -> bytes:
 
 def references(chance: random.Random, originals: tuple[Original, Original]) -> bytes:
     """Exchange the reference for one that agrees with anything, named by its companion or by the manifest too."""
-    one = chance.choice(originals)
-    found = tensors.load(one.bundle.folder / bundle.REFERENCE)
-    notes: dict[str, str] = tensors.notes(one.bundle.folder / bundle.REFERENCE)
-    name = chance.choice(list(found))
-    value = found[name].copy()
+    original = chance.choice(originals)
+    arrays = tensors.load(original.bundle.folder / bundle.REFERENCE)
+    notes: dict[str, str] = tensors.notes(original.bundle.folder / bundle.REFERENCE)
+    name = chance.choice(list(arrays))
+    value = arrays[name].copy()
     scale = chance.choice((0.0, -3.0, float("nan"), float("inf"), 1e30))
     with np.errstate(invalid="ignore", over="ignore"):
         others = (value, value * scale, value[:0], value.astype("f8"))
-    found[chance.choice((name, "output.z", "x"))] = chance.choice(others)
+    arrays[chance.choice((name, "output.z", "x"))] = chance.choice(others)
     notes["tolerance"] = chance.choice(("inf", "nan", "1e9", "0", "-1", "0.15", "0.1", "", "[]", "1" * 400))
     notes["samples"] = chance.choice((notes.get("samples", "{}"), "[" * 3000, '{"seed": -1, "samples": []}', "null"))
     try:
-        data = tensors.encode(found, notes)
+        data = tensors.encode(arrays, notes)
     except ValueError:
         data = chance.randbytes(64)
-    return _packed(_with_companion(chance, one, bundle.REFERENCE, data))
+    return _packed(_with_companion(chance, original, bundle.REFERENCE, data))
 
 
 def records(chance: random.Random, originals: tuple[Original, Original]) -> bytes:
     """Exchange the tuning records."""
-    one = chance.choice(originals)
+    original = chance.choice(originals)
     data = chance.choice((b"", b"{}\n", b'{"kind":"trial"}\n', chance.randbytes(99), b"[" * 9999))
-    return _packed(_with_companion(chance, one, bundle.RECORDS, data))
+    return _packed(_with_companion(chance, original, bundle.RECORDS, data))
 
 
-def _with_companion(chance: random.Random, one: Original, name: str, data: bytes) -> Content:
+def _with_companion(chance: random.Random, original: Original, name: str, data: bytes) -> Content:
     """Exchange a companion's file: its own manifest names the new one; the bundle's does so only sometimes."""
-    content = dict(one.content)
-    path = one.bundle.folder / name
+    content = dict(original.content)
+    path = original.bundle.folder / name
     if not path.is_file():
         return content
     if chance.random() < 0.3:
         _replace(content, _BLOBS + files.sha256_file(path), data)
         return content
-    travelling = contents.contents(one.bundle)
-    own = {_BLOBS + entry["digest"].removeprefix("sha256:") for entry in travelling.manifests[1:]}
+    travelling = contents.contents(original.bundle)
+    companions = {_BLOBS + entry["digest"].removeprefix("sha256:") for entry in travelling.manifests[1:]}
     old, new = files.sha256_file(path), files.sha256_bytes(data)
     content[_BLOBS + new] = data
-    for companion in own:
+    for companion in companions:
         document = _document(content[companion])
         _name_anew(document, old, new, len(data))
         _replace(content, companion, files.canonical_json(document))
@@ -347,18 +347,18 @@ def _with_companion(chance: random.Random, one: Original, name: str, data: bytes
 
 def exchanges(chance: random.Random, originals: tuple[Original, Original]) -> bytes:
     """Let a blob have the bytes of another, or leave one out, or take members of the other package."""
-    one, other = chance.sample(originals, 2)
-    content = dict(one.content)
+    original, other = chance.sample(originals, 2)
+    content = dict(original.content)
     for _ in range(chance.choice((1, 2, 4))):
         name = chance.choice(list(content))
-        donor = chance.choice((one.content, other.content))
-        what = chance.randrange(4)
-        if what == 0:
+        donor = chance.choice((original.content, other.content))
+        choice = chance.randrange(4)
+        if choice == 0:
             content[name] = donor[chance.choice(list(donor))]
-        elif what == 1 and len(content) > 1:
+        elif choice == 1 and len(content) > 1:
             del content[name]
-        elif what == 2:
-            content |= {taken: donor[taken] for taken in chance.sample(list(donor), 3)}
+        elif choice == 2:
+            content |= {member: donor[member] for member in chance.sample(list(donor), 3)}
         else:
             _replace(content, name, donor[chance.choice(list(donor))])
     return _packed(content)

@@ -57,9 +57,9 @@ def kernel(layer, machine, config):
     return emit.kernel(arguments, body, {})
 
 
-def _at(place, image, channel, row, column):
-    block, lane = tirx.floordiv(channel, place.lanes), tirx.floormod(channel, place.lanes)
-    return emit.offset(place, image, block, row, column) + lane
+def _at(data, image, channel, row, column):
+    block, lane = tirx.floordiv(channel, data.lanes), tirx.floormod(channel, data.lanes)
+    return emit.offset(data, image, block, row, column) + lane
 
 
 def _element(layer, buffers, where):
@@ -141,13 +141,13 @@ def _pool(layer, data, total, where):
 
 
 def _dense(layer):
-    made = (layer.rows, layer.outputs)
+    shape = (layer.rows, layer.outputs)
     arguments = [Argument("data", (layer.rows, layer.inputs)), Argument("weights", layer.weights_shape)]
     if layer.bias:
         arguments.append(Argument("bias", (layer.outputs,)))
     taking = [op for op in layer.epilogue if op.takes_argument]
     arguments += [
-        Argument(f"operand{n}", (layer.outputs,) if op.kind in {"scale", "shift"} else made)
+        Argument(f"operand{n}", (layer.outputs,) if op.kind in {"scale", "shift"} else shape)
         for n, op in enumerate(taking)
     ]
 
@@ -160,13 +160,13 @@ def _dense(layer):
             with T.serial(0, layer.inputs) as k:
                 number = data[row * layer.inputs + k] * weights[column * layer.inputs + k]
                 T.buffer_store(total, total[0] + number, [0])
-            value, given = total[0], iter(rest)
+            value, values = total[0], iter(rest)
             for op in layer.epilogue:
                 operand = None
                 if op.takes_argument:
                     line = 0 if op.kind in {"scale", "shift"} else row * layer.outputs
-                    operand = next(given)[line + column]
+                    operand = next(values)[line + column]
                 value = T.Bind(_done(op, value, operand))
             T.buffer_store(out, value, [row * layer.outputs + column])
 
-    return emit.kernel([*arguments, Argument("out", made)], body, {})
+    return emit.kernel([*arguments, Argument("out", shape)], body, {})

@@ -36,8 +36,8 @@ def model(
     weights: Mapping[str, Any] | None = None,
     opset: int = 17,
 ) -> onnx.ModelProto:
-    whole = graph(nodes, inputs, outputs, weights)
-    return helper.make_model(whole, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    built = graph(nodes, inputs, outputs, weights)
+    return helper.make_model(built, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
 def relu(shape: Sequence[int | str] = (2, 3), dtype: str = "float32") -> onnx.ModelProto:

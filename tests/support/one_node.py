@@ -44,22 +44,24 @@ class One:
 
 def model(nodes: Sequence[One], opset: int) -> tuple[onnx.ModelProto, list[Array]]:
     """Return a model of independent nodes, and the inputs of a run."""
-    made, inputs, constants, outputs, values = [], [], [], [], []
-    for number, one in enumerate(nodes):
-        names = ["" if array is None else f"x{number}_{at}" for at, array in enumerate(one.inputs)]
-        results = [f"y{number}_{at}" if wanted else "" for at, wanted in enumerate(one.outputs)]
-        made.append(helper.make_node(one.operator, names, results, f"n{number}", domain=one.domain, **one.attributes))
+    protos, inputs, constants, outputs, values = [], [], [], [], []
+    for number, spec in enumerate(nodes):
+        names = ["" if array is None else f"x{number}_{index}" for index, array in enumerate(spec.inputs)]
+        results = [f"y{number}_{index}" if is_wanted else "" for index, is_wanted in enumerate(spec.outputs)]
+        protos.append(
+            helper.make_node(spec.operator, names, results, f"n{number}", domain=spec.domain, **spec.attributes)
+        )
         outputs += [onnx.ValueInfoProto(name=name) for name in results if name]
-        for at, (name, array) in enumerate(zip(names, one.inputs, strict=True)):
-            if array is not None and at < one.given:
+        for index, (name, array) in enumerate(zip(names, spec.inputs, strict=True)):
+            if array is not None and index < spec.given:
                 kind = helper.np_dtype_to_tensor_dtype(array.dtype)
                 inputs.append(helper.make_tensor_value_info(name, kind, array.shape))
                 values.append(array)
             elif array is not None:
                 constants.append(numpy_helper.from_array(array, name))
-    domains = {one.domain: one.version for one in sorted(nodes, key=lambda one: one.version) if one.domain}
+    domains = {node.domain: node.version for node in sorted(nodes, key=lambda node: node.version) if node.domain}
     opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(*each) for each in sorted(domains.items()))]
-    graph = helper.make_graph(made, "nodes", inputs, outputs, constants)
+    graph = helper.make_graph(protos, "nodes", inputs, outputs, constants)
     proto = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     return onnx.shape_inference.infer_shapes(proto), values
 
@@ -70,18 +72,18 @@ def expected(proto: onnx.ModelProto, values: Sequence[Array]) -> list[Array]:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3
     names = [value.name for value in proto.graph.input]
-    fed = dict(zip(names, values, strict=True))
+    feeds = dict(zip(names, values, strict=True))
     try:
         session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except onnxruntime.capi.onnxruntime_pybind11_state.NotImplemented:
-        return [np.asarray(one) for one in ReferenceEvaluator(proto).run(None, fed)]
-    results: list[Array] = session.run(None, fed)
+        return [np.asarray(output) for output in ReferenceEvaluator(proto).run(None, feeds)]
+    results: list[Array] = session.run(None, feeds)
     return results
 
 
 def each_expected(nodes: Sequence[One], opset: int) -> list[Array]:
     """Return the same, of each node for itself: ONNX Runtime may lack some element types of some."""
-    return [array for one in nodes for array in expected(*model([one], opset))]
+    return [array for node in nodes for array in expected(*model([node], opset))]
 
 
 def fed(operator: str, *inputs: Array | None, outputs: int = 1, **attributes: Any) -> One:
@@ -100,17 +102,23 @@ def agree(
         value.CopyFrom(helper.make_tensor_value_info(value.name, element, array.shape))
     ours = computed(Case("nodes", proto, values, (), rtol, atol), kind)
     faults = []
-    for name, found, wanted in zip([one.name for one in proto.graph.output], ours, theirs, strict=True):
-        one = nodes[int(name[1:].split("_")[0])]
+    for name, actual, reference in zip([output.name for output in proto.graph.output], ours, theirs, strict=True):
+        spec = nodes[int(name[1:].split("_")[0])]
         try:
-            assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype), (found.shape, found.dtype)
-            near = 1e-2 if wanted.dtype == np.float16 else rtol
+            assert (actual.shape, actual.dtype) == (reference.shape, reference.dtype), (
+                actual.shape,
+                actual.dtype,
+            )
+            near = 1e-2 if reference.dtype == np.float16 else rtol
             np.testing.assert_allclose(
-                found, wanted, rtol=near, atol=max(atol, 1e-3) if wanted.dtype == np.float16 else atol
+                actual,
+                reference,
+                rtol=near,
+                atol=max(atol, 1e-3) if reference.dtype == np.float16 else atol,
             )
         except AssertionError as fault:
-            shapes = [None if array is None else array.shape for array in one.inputs]
-            faults.append(f"{one.operator} {dict(one.attributes)} {shapes}, output {name}: {str(fault)[:500]}")
+            shapes = [None if array is None else array.shape for array in spec.inputs]
+            faults.append(f"{spec.operator} {dict(spec.attributes)} {shapes}, output {name}: {str(fault)[:500]}")
     assert not faults, "\n".join(faults)
 
 
@@ -123,8 +131,8 @@ def agree_model(
     kind: str = PROCESSOR,
 ) -> None:
     """Check that a whole model, imported from its file, compiled and run, gives what ONNX Runtime gives."""
-    found = computed(Case("model", proto, inputs, (), rtol, atol), kind)
-    for ours, theirs in zip(found, expected(proto, inputs), strict=True):
+    computed_outputs = computed(Case("model", proto, inputs, (), rtol, atol), kind)
+    for ours, theirs in zip(computed_outputs, expected(proto, inputs), strict=True):
         assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
         np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=atol)
 

@@ -122,8 +122,8 @@ class Shim:
         It hands calls on to the library `library`; by default, to this machine's.
         """
         self._counts.unlink(missing_ok=True)
-        found = {"EDGE_OPENCL_LIBRARY": str(self._library), "SHIM_COUNTS": str(self._counts)}
-        return found | {f"SHIM_{name.upper()}": str(value) for name, value in faults.items()}
+        variables = {"EDGE_OPENCL_LIBRARY": str(self._library), "SHIM_COUNTS": str(self._counts)}
+        return variables | {f"SHIM_{name.upper()}": str(value) for name, value in faults.items()}
 
     def counts(self) -> Counts:
         """Return what has been counted so far."""
@@ -138,14 +138,14 @@ def export(module: tvm.IRModule, path: Path) -> Path:
 
 def thread_extents(function: Any) -> list[tuple[str, int]]:
     """List the thread axes that a kernel's loops are bound to, with the loops' extents."""
-    found: list[tuple[str, int]] = []
+    extents: list[tuple[str, int]] = []
 
     def visit(loop: Any) -> None:
         if loop.thread_binding is not None:
-            found.append((str(loop.thread_binding.thread_tag), int(loop.extent)))
+            extents.append((str(loop.thread_binding.thread_tag), int(loop.extent)))
 
     tvm_ffi.structural_walk(function.body, (tvm.tirx.For, visit))
-    return found
+    return extents
 
 
 def doubled(size: int = 1024, group: int = 64) -> tvm.IRModule:

@@ -51,9 +51,9 @@ def compiled(proto: onnx.ModelProto, folder: Path, *, half: bool) -> tvm.IRModul
     """Compile a network into a folder, with random inputs and what ONNX Runtime makes of them; return its kernels."""
     folder.mkdir(parents=True)
     model = source.load(nets.save(proto, folder))
-    given = inputs.random(model.inputs, 0)
-    np.savez(folder / _GIVEN, *given.values())
-    np.savez(folder / _WANTED, *nets.run(proto, given))
+    feeds = inputs.random(model.inputs, 0)
+    np.savez(folder / _GIVEN, *feeds.values())
+    np.savez(folder / _WANTED, *nets.run(proto, feeds))
     backend = Mali(_KIND.with_precision(float16=True) if half else _KIND)
     finished = backend.apply_choices(backend.lower(importer.import_model(model).module), {})
     tvm.compile(finished, target=backend.target).export_library(str(folder / _LIBRARY))
@@ -74,14 +74,16 @@ def run(
     Raises:
         RuntimeError: The process ended before all were run.
     """
-    names = [str(one) for one in folders]
+    names = [str(folder) for folder in folders]
     argv = [*starter, sys.executable, "-m", "tests.support.opencl_campaign", *names]
-    known = {**os.environ, "EDGE_OPENCL_CACHE": "", **environment}
-    done = subprocess.run(argv, env=known, cwd=ROOT, capture_output=True, text=True, check=False, timeout=timeout)
-    seen = [Seen(**json.loads(line)) for line in done.stdout.splitlines() if line.startswith("{")]
-    if done.returncode or len(seen) != len(names):
-        raise RuntimeError(f"{len(seen)} of {len(names)} were run, then: {done.stderr[-2000:]}")
-    return seen
+    variables = {**os.environ, "EDGE_OPENCL_CACHE": "", **environment}
+    completed = subprocess.run(
+        argv, env=variables, cwd=ROOT, capture_output=True, text=True, check=False, timeout=timeout
+    )
+    results = [Seen(**json.loads(line)) for line in completed.stdout.splitlines() if line.startswith("{")]
+    if completed.returncode or len(results) != len(names):
+        raise RuntimeError(f"{len(results)} of {len(names)} were run, then: {completed.stderr[-2000:]}")
+    return results
 
 
 def _each(folders: Sequence[str]) -> Iterator[Seen]:
@@ -95,21 +97,21 @@ def _each(folders: Sequence[str]) -> Iterator[Seen]:
 
 def _difference(folder: Path, device: tvm.runtime.Device) -> float:
     machine = relax.VirtualMachine(tvm.runtime.load_module(str(folder / _LIBRARY)), device)
-    made = machine["main"](*(tvm.runtime.tensor(one, device) for one in _arrays(folder / _GIVEN)))
-    found = [made] if hasattr(made, "numpy") else list(made)
+    result = machine["main"](*(tvm.runtime.tensor(array, device) for array in _arrays(folder / _GIVEN)))
+    outputs = [result] if hasattr(result, "numpy") else list(result)
     worst = [0.0]
-    for mine, theirs in zip((one.numpy() for one in found), _arrays(folder / _WANTED), strict=True):
+    for mine, theirs in zip((output.numpy() for output in outputs), _arrays(folder / _WANTED), strict=True):
         if mine.shape != theirs.shape:
             raise ValueError(f"an output has the shape {mine.shape}, not {theirs.shape}")
         if theirs.size:
             gap = np.abs(mine.astype(np.float64) - theirs)
             worst.append(float(gap.max() / max(1e-6, np.abs(theirs).max())))
-    return max(one if np.isfinite(one) else np.inf for one in worst)
+    return max(error if np.isfinite(error) else np.inf for error in worst)
 
 
 def _arrays(path: Path) -> list[np.ndarray]:
-    with np.load(path) as kept:
-        return [kept[name] for name in kept.files]
+    with np.load(path) as archive:
+        return [archive[name] for name in archive.files]
 
 
 if __name__ == "__main__":

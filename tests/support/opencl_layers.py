@@ -18,10 +18,10 @@ def _weights(*shape: int) -> np.ndarray:
     return (_RANDOM.standard_normal(shape) / max(1, np.prod(shape[1:])) ** 0.5).astype(np.float32)
 
 
-def _net(nodes: Sequence[onnx.NodeProto], shape: Sequence[int], given: dict[str, np.ndarray]) -> onnx.ModelProto:
-    draft = nets.model(nodes, [value("x", shape)], [value("y", None)], given)
+def _net(nodes: Sequence[onnx.NodeProto], shape: Sequence[int], constants: dict[str, np.ndarray]) -> onnx.ModelProto:
+    draft = nets.model(nodes, [value("x", shape)], [value("y", None)], constants)
     (result,) = nets.run(draft, {"x": np.zeros(shape, np.float32)})
-    return nets.model(nodes, [value("x", shape)], [value("y", result.shape)], given)
+    return nets.model(nodes, [value("x", shape)], [value("y", result.shape)], constants)
 
 
 def _conv(shape: Sequence[int], outputs: int, kernel: int, group: int = 1, **attributes) -> onnx.ModelProto:
@@ -39,13 +39,13 @@ def _transposed(shape: Sequence[int], outputs: int, kernel: int, group: int = 1,
         node("Relu", ["c"], ["r"]),
         node("Conv", ["r", "l"], ["y"]),
     ]
-    given = {
+    constants = {
         "k": _weights(channels, channels, 1, 1),
         "w": _weights(channels, outputs // group, kernel, kernel),
         "b": _weights(outputs),
         "l": _weights(outputs, outputs, 1, 1),
     }
-    return _net(nodes, shape, given)
+    return _net(nodes, shape, constants)
 
 
 def _convolutions() -> Iterator[tuple[str, onnx.ModelProto]]:
@@ -75,38 +75,38 @@ def _convolutions() -> Iterator[tuple[str, onnx.ModelProto]]:
 
 def _others() -> Iterator[tuple[str, onnx.ModelProto]]:
     for shape in (_EVEN, _ODD):
-        conv, given = node("Conv", ["x", "k"], ["c"]), {"k": _weights(shape[1], shape[1], 1, 1)}
+        conv, constants = node("Conv", ["x", "k"], ["c"]), {"k": _weights(shape[1], shape[1], 1, 1)}
         for kind in ("MaxPool", "AveragePool"):
             pool = node(kind, ["c"], ["y"], kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
-            yield f"{kind} of {shape}", _net([conv, pool], shape, given)
+            yield f"{kind} of {shape}", _net([conv, pool], shape, constants)
         for kind in ("GlobalAveragePool", "GlobalMaxPool", "LRN", "Softmax", "HardSwish"):
             attributes = {"LRN": {"size": 5}, "Softmax": {"axis": 1}}.get(kind, {})
-            yield f"{kind} of {shape}", _net([conv, node(kind, ["c"], ["y"], **attributes)], shape, given)
+            yield f"{kind} of {shape}", _net([conv, node(kind, ["c"], ["y"], **attributes)], shape, constants)
         for mode in ("nearest", "linear", "cubic"):
             for size in (2.0, 0.5):
                 scales = {"s": np.array([1, 1, size, size], np.float32)}
                 resize = node("Resize", ["c", "", "s"], ["y"], mode=mode)
-                yield f"{mode} of {shape}, {size} times", _net([conv, resize], shape, given | scales)
+                yield f"{mode} of {shape}, {size} times", _net([conv, resize], shape, constants | scales)
         joined = [conv, node("Sigmoid", ["c"], ["d"]), node("Concat", ["c", "x", "d"], ["y"], axis=1)]
-        yield f"joined of {shape}", _net(joined, shape, given)
+        yield f"joined of {shape}", _net(joined, shape, constants)
         again = [conv, node("Sum", ["x", "c"], ["s"]), node("Max", ["s", "x"], ["y"])]
-        yield f"read twice of {shape}", _net(again, shape, given)
+        yield f"read twice of {shape}", _net(again, shape, constants)
 
 
 def _dense() -> Iterator[tuple[str, onnx.ModelProto]]:
     for rows, depth, columns in ((1, 130, 12), (1, 33, 1001), (7, 17, 20), (16, 64, 65), (1, 2048, 3)):
         nodes = [node("Gemm", ["x", "w", "b"], ["y"])]
-        given = {"w": _weights(depth, columns), "b": _weights(columns)}
-        yield f"dense {rows} of {depth} to {columns}", _net(nodes, (rows, depth), given)
+        constants = {"w": _weights(depth, columns), "b": _weights(columns)}
+        yield f"dense {rows} of {depth} to {columns}", _net(nodes, (rows, depth), constants)
     for rows, depth, columns in ((1, 768, 64), (2, 640, 10), (1, 999, 7), (3, 1024, 36), (1, 4096, 1000)):
         yield f"few of {rows} by {columns}, {depth} products each", _few(rows, depth, columns)
     yield "GELU", _gelu((1, 17, 20))
     yield "decoding", _decoding(3, 64, 16)
     for size, channels in ((16, 32), (17, 20)):
         yield f"attention of {size} with {channels}", _attention(size, channels)
-        given = {"s": _weights(channels) + 1, "b": _weights(channels)}
+        constants = {"s": _weights(channels) + 1, "b": _weights(channels)}
         nodes = [node("LayerNormalization", ["x", "s", "b"], ["y"], axis=-1)]
-        yield f"layer norm of {size} with {channels}", _net(nodes, (1, size, channels), given)
+        yield f"layer norm of {size} with {channels}", _net(nodes, (1, size, channels), constants)
     for shape in ((1, 1000), (3, 40, 6), (30, 17, 17), (1, 20000)):
         yield f"softmax of {shape}", _net([node("Softmax", ["x"], ["y"])], shape, {})
         yield f"mean of {shape}", _net([node("ReduceMean", ["x"], ["y"], axes=[-1], keepdims=0)], shape, {})
@@ -130,14 +130,14 @@ def _gelu(shape: Sequence[int]) -> onnx.ModelProto:
 
 def _decoding(heads: int, tokens: int, channels: int) -> onnx.ModelProto:
     """One row that is multiplied with what was kept of others: scores, and what is taken by them."""
-    given = {"k": _weights(heads, channels, tokens), "v": _weights(heads, tokens, channels)}
+    constants = {"k": _weights(heads, channels, tokens), "v": _weights(heads, tokens, channels)}
     nodes = [
         node("MatMul", ["x", "k"], ["a"]),
         node("Softmax", ["a"], ["p"]),
         node("Relu", ["v"], ["w"]),
         node("MatMul", ["p", "w"], ["y"]),
     ]
-    return _net(nodes, (heads, 1, channels), given)
+    return _net(nodes, (heads, 1, channels), constants)
 
 
 def _attention(size: int, channels: int, heads: int = 4) -> onnx.ModelProto:
@@ -154,12 +154,12 @@ def _attention(size: int, channels: int, heads: int = 4) -> onnx.ModelProto:
         node("Reshape", ["t", "joined"], ["j"]),
         node("Add", ["j", "x"], ["y"]),
     ]
-    given = {
+    constants = {
         "q": _weights(channels, channels),
         "split": np.array([1, size, heads, each]),
         "joined": np.array([1, size, channels]),
     }
-    return _net(nodes, (1, size, channels), given)
+    return _net(nodes, (1, size, channels), constants)
 
 
 def layers() -> dict[str, onnx.ModelProto]:

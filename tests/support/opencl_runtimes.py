@@ -58,15 +58,15 @@ def environment(name: str, checks: Checks | None = None) -> dict[str, str]:
         name: One of `NAMES`, or `RUSTICL`; it must be there (`require_one`).
         checks: For Oclgrind alone.
     """
-    found = {"EDGE_OPENCL_CACHE": "", "EDGE_OPENCL_DEVICE": ""}
+    variables = {"EDGE_OPENCL_CACHE": "", "EDGE_OPENCL_DEVICE": ""}
     if name == POCL:
-        return found | {"EDGE_OPENCL_DEVICE": "Portable Computing Language"}
+        return variables | {"EDGE_OPENCL_DEVICE": "Portable Computing Language"}
     if name == INTEL:
-        return found | {"OCL_ICD_VENDORS": str(_intel() / "lib" / _DRIVER)}
+        return variables | {"OCL_ICD_VENDORS": str(_intel() / "lib" / _DRIVER)}
     if name == RUSTICL:
-        return found | rusticl.environment()
-    found["EDGE_OPENCL_LIBRARY"] = str(_OCLGRIND)
-    return found | (_checked(checks) if checks is not None else {})
+        return variables | rusticl.environment()
+    variables["EDGE_OPENCL_LIBRARY"] = str(_OCLGRIND)
+    return variables | (_checked(checks) if checks is not None else {})
 
 
 def command(name: str) -> list[str]:
@@ -75,7 +75,7 @@ def command(name: str) -> list[str]:
 
 
 def _checked(checks: Checks) -> dict[str, str]:
-    found = {
+    variables = {
         "OCLGRIND_CHECK_API": "1",
         "OCLGRIND_DATA_RACES": "1",
         "OCLGRIND_MAX_ERRORS": "50",
@@ -84,7 +84,7 @@ def _checked(checks: Checks) -> dict[str, str]:
         # interpreter gets those wrong.
         "OCLGRIND_BUILD_OPTIONS": "-cl-opt-disable",
     }
-    return found | ({"OCLGRIND_UNINITIALIZED": "1", "OCLGRIND_NUM_THREADS": "1"} if checks.uninitialised else {})
+    return variables | ({"OCLGRIND_UNINITIALIZED": "1", "OCLGRIND_NUM_THREADS": "1"} if checks.uninitialised else {})
 
 
 def require_one(name: str) -> None:
@@ -114,42 +114,42 @@ def _intel() -> Path:
     """Return the folder with Intel's libraries; they are fetched unless the toolchain's cache has them."""
     table = tomllib.loads((paths.DATA / "opencl_runtimes.toml").read_text(encoding="utf-8"))
     listed = wheels.listed(table["wheels"])
-    digest = files.sha256_bytes("".join(one.sha256 for one in listed.values()).encode())[:16]
-    place = files.cache_root() / "opencl-runtimes" / f"intel-{digest}"
-    if not (place / "lib" / _DRIVER).is_file():
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="intel-", dir=place.parent) as scratch:
-            _unpack(list(listed.values()), Path(scratch), place)
-    return place
+    digest = files.sha256_bytes("".join(wheel.sha256 for wheel in listed.values()).encode())[:16]
+    folder = files.cache_root() / "opencl-runtimes" / f"intel-{digest}"
+    if not (folder / "lib" / _DRIVER).is_file():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="intel-", dir=folder.parent) as scratch:
+            _unpack(list(listed.values()), Path(scratch), folder)
+    return folder
 
 
-def _unpack(listed: list[wheels.Wheel], scratch: Path, place: Path) -> None:
+def _unpack(listed: list[wheels.Wheel], scratch: Path, folder: Path) -> None:
     """Put the libraries of all wheels into one folder, where alone they find each other."""
-    whole = scratch / "whole"
-    (whole / "lib").mkdir(parents=True)
+    unpacked = scratch / "whole"
+    (unpacked / "lib").mkdir(parents=True)
     for wheel in listed:
         path = wheels.downloaded(wheel, scratch)
         with zipfile.ZipFile(path) as archive:
-            _take(archive, whole / "lib")
+            _take(archive, unpacked / "lib")
         path.unlink()
     try:
-        whole.rename(place)
+        unpacked.rename(folder)
     except OSError:
-        if not (place / "lib" / _DRIVER).is_file():  # else another process was faster
+        if not (folder / "lib" / _DRIVER).is_file():  # else another process was faster
             raise
 
 
 def _take(archive: zipfile.ZipFile, folder: Path) -> None:
     """Unpack libraries; a file that is there under several names, as wheels know no links, is written once."""
-    written: dict[tuple[int, int], Path] = {}
+    targets: dict[tuple[int, int], Path] = {}
     for member in archive.infolist():
         name = PurePosixPath(member.filename).name
         if _LIBRARIES not in member.filename or not name or name.startswith(_UNUSED):
             continue
         path, key = folder / name, (member.CRC, member.file_size)
-        if key in written:
-            os.link(written[key], path)
+        if key in targets:
+            os.link(targets[key], path)
             continue
         with archive.open(member) as source, path.open("wb") as target:
             shutil.copyfileobj(source, target)
-        written[key] = path
+        targets[key] = path

@@ -77,8 +77,10 @@ class Case:
         proto = onnx.ModelProto()
         proto.CopyFrom(self.proto)
         proto.ir_version = max(proto.ir_version, _WITHOUT_DEFAULTS)
-        known = zip(proto.graph.input[first:], self.inputs[first:], strict=True)
-        proto.graph.initializer.extend(numpy_helper.from_array(np.asarray(array), value.name) for value, array in known)
+        constants = zip(proto.graph.input[first:], self.inputs[first:], strict=True)
+        proto.graph.initializer.extend(
+            numpy_helper.from_array(np.asarray(array), value.name) for value, array in constants
+        )
         del proto.graph.input[first:]
         inputs = self.inputs[:first]
         if not inputs:
@@ -111,8 +113,8 @@ def _nodes() -> Iterator[Case]:
 
     for case in collect_testcases(None):
         inputs, outputs = (
-            [numpy_helper.to_array(one) if isinstance(one, onnx.TensorProto) else one for one in part]
-            for part in case.data_sets[0]
+            [numpy_helper.to_array(item) if isinstance(item, onnx.TensorProto) else item for item in values]
+            for values in case.data_sets[0]
         )
         yield Case(case.name, case.model, inputs, outputs, case.rtol, case.atol)
 
@@ -127,11 +129,11 @@ def _stored() -> Iterator[Case]:
             yield Case(f"{kind}__{folder.name}", proto, inputs, outputs, 1e-3, 1e-7)
 
 
-def _arrays(folder: Path, word: str, values: Sequence[Any]) -> list[Any]:
+def _arrays(folder: Path, prefix: str, values: Sequence[Any]) -> list[Any]:
     return [
-        _array(folder / "test_data_set_0" / f"{word}_{number}.pb", value)
+        _array(folder / "test_data_set_0" / f"{prefix}_{number}.pb", value)
         for number, value in enumerate(values)
-        if (folder / "test_data_set_0" / f"{word}_{number}.pb").is_file()
+        if (folder / "test_data_set_0" / f"{prefix}_{number}.pb").is_file()
     ]
 
 
@@ -177,8 +179,8 @@ def compile_imported(imported: Any, kind: str = PROCESSOR) -> Run:
     def run(inputs: Sequence[Any]) -> dict[str, np.ndarray]:
         result = machine["main"](*(tvm.runtime.tensor(np.array(array, order="C"), device) for array in inputs))
         results = [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
-        found = {spec.name: one.numpy() for spec, one in zip(imported.outputs, results, strict=True)}
-        return tensors.cut(found, imported.outputs)
+        outputs = {spec.name: tensor.numpy() for spec, tensor in zip(imported.outputs, results, strict=True)}
+        return tensors.cut(outputs, imported.outputs)
 
     return run
 
@@ -221,12 +223,12 @@ def judged(case: Case, *, constants: bool = False, kind: str = PROCESSOR) -> Ver
     """Run a case in its forms and compare; `constants` wants just the one with constants."""
     with_some = case.with_constants()
     forms = [with_some or case] if constants else [case, *([with_some] if with_some else [])]
-    found = [_judged(form, kind) for form in forms]
+    verdicts = [_judged(form, kind) for form in forms]
     everything = case.with_constants(0)
-    if everything and not constants and all(verdict == REFUSED for verdict, _ in found):
-        found.append(_judged(everything, kind))
+    if everything and not constants and all(verdict == REFUSED for verdict, _ in verdicts):
+        verdicts.append(_judged(everything, kind))
     # The last that was refused was refused for what the operator is, and not for what is computed too late.
-    verdict, text = min(reversed(found), key=lambda one: _GRAVITY.index(one[0]))
+    verdict, text = min(reversed(verdicts), key=lambda verdict_text: _GRAVITY.index(verdict_text[0]))
     return Verdict(case.name, case.operators, case.dtype, verdict, text[:400])
 
 
@@ -237,36 +239,36 @@ def _judged(case: Case, kind: str) -> tuple[str, str]:
     from toolchain.errors import InputError
 
     try:
-        found = computed(case, kind)
+        outputs = computed(case, kind)
     except InputError as fault:
         return REFUSED, f"{fault.message}: {fault.details or ''}"
     except Exception as fault:  # noqa: BLE001 - whatever it is, it is counted
         if _WITHOUT_HALF in str(fault):
             return REFUSED, str(fault).strip()
         return FAILED, f"{type(fault).__name__}: {str(fault).strip()[-300:]}"
-    faults = [_difference(*both, case) for both in zip(found, case.outputs, strict=False)]
-    if len(found) != len(case.outputs):
-        faults.append(f"{len(found)} outputs, not {len(case.outputs)}")
+    faults = [_difference(*pair, case) for pair in zip(outputs, case.outputs, strict=False)]
+    if len(outputs) != len(case.outputs):
+        faults.append(f"{len(outputs)} outputs, not {len(case.outputs)}")
     return (WRONG, "; ".join(filter(None, faults))) if any(faults) else (RIGHT, "")
 
 
-def _difference(found: np.ndarray, expected: Any, case: Case) -> str:
+def _difference(output: np.ndarray, expected: Any, case: Case) -> str:
     if not isinstance(expected, (np.ndarray, np.generic)):
         return "the expected output is no tensor"
-    if (found.shape, found.dtype) != (expected.shape, expected.dtype):
-        return f"{found.dtype}{found.shape}, not {expected.dtype}{expected.shape}"
-    ours, theirs = found.astype(_wide(found)), expected.astype(_wide(expected))
-    noise = _EPSILON * np.abs(theirs[np.isfinite(theirs)]).max(initial=0) if found.dtype.kind == "f" else 0
+    if (output.shape, output.dtype) != (expected.shape, expected.dtype):
+        return f"{output.dtype}{output.shape}, not {expected.dtype}{expected.shape}"
+    ours, theirs = output.astype(_wide(output)), expected.astype(_wide(expected))
+    noise = _EPSILON * np.abs(theirs[np.isfinite(theirs)]).max(initial=0) if output.dtype.kind == "f" else 0
     try:
-        np.testing.assert_allclose(ours, theirs, rtol=tolerance(case.rtol, found.dtype), atol=max(case.atol, noise))
+        np.testing.assert_allclose(ours, theirs, rtol=tolerance(case.rtol, output.dtype), atol=max(case.atol, noise))
     except AssertionError as fault:
         return " ".join(str(fault).split())
     return ""
 
 
-def tolerance(wanted: float, dtype: np.dtype[Any]) -> float:
+def tolerance(limit: float, dtype: np.dtype[Any]) -> float:
     """Return the relative difference that a case allows of outputs of a type: as it says, but no less than rounding."""
-    return max(wanted, _LEAST_RTOL.get(dtype.name, 0.0))
+    return max(limit, _LEAST_RTOL.get(dtype.name, 0.0))
 
 
 def _wide(array: np.ndarray) -> Any:
@@ -277,23 +279,25 @@ def run(names: Sequence[str], *, constants: bool = False, kind: str = PROCESSOR)
     """Judge cases in processes of their own, so that one that crashes takes no other with it."""
     chunks = [list(names[start::_AT_ONCE]) for start in range(_AT_ONCE)]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        parts = list(pool.map(lambda chunk: _chunk(chunk, constants=constants, kind=kind), chunks))
-    return sorted((verdict for part in parts for verdict in part), key=lambda verdict: names.index(verdict.name))
+        results = list(pool.map(lambda chunk: _chunk(chunk, constants=constants, kind=kind), chunks))
+    return sorted(
+        (verdict for verdicts in results for verdict in verdicts), key=lambda verdict: names.index(verdict.name)
+    )
 
 
 def _chunk(names: list[str], *, constants: bool, kind: str) -> list[Verdict]:
-    found: list[Verdict] = []
+    verdicts: list[Verdict] = []
     while names:
-        words = [sys.executable, "-m", __spec__.name, "--here", "--board", kind]
-        words += ["--constants"] if constants else []
-        process = subprocess.run(words, input="\n".join(names), capture_output=True, text=True, check=False)
+        command = [sys.executable, "-m", __spec__.name, "--here", "--board", kind]
+        command += ["--constants"] if constants else []
+        process = subprocess.run(command, input="\n".join(names), capture_output=True, text=True, check=False)
         lines = [line for line in process.stdout.splitlines() if line.startswith('{"name"')]
-        found += [Verdict(**json.loads(line)) for line in lines]
+        verdicts += [Verdict(**json.loads(line)) for line in lines]
         names = names[len(lines) :]
         if names:
             text = f"exit code {process.returncode}: {process.stderr.strip()[-300:]}"
-            found.append(Verdict(names.pop(0), [], "", CRASHED, text))
-    return found
+            verdicts.append(Verdict(names.pop(0), [], "", CRASHED, text))
+    return verdicts
 
 
 def _here(names: Sequence[str], *, constants: bool, kind: str) -> None:
@@ -314,13 +318,13 @@ def main() -> None:
         _here(sys.stdin.read().split(), constants=options.constants, kind=options.board)
         return
     names = [name for name in cases() if re.search(options.only, name)]
-    found = run(names, constants=options.constants, kind=options.board)
+    completed = run(names, constants=options.constants, kind=options.board)
     if options.json:
-        options.json.write_text(json.dumps([one.__dict__ for one in found], indent=1))
-    for one in found:
-        if one.kind != RIGHT:
-            sys.stdout.write(f"{one.kind:8} {one.name} [{' '.join(one.operators)}] {one.text}\n")
-    sys.stdout.write(f"{dict(collections.Counter(one.kind for one in found))}\n")
+        options.json.write_text(json.dumps([verdict.__dict__ for verdict in completed], indent=1))
+    for verdict in completed:
+        if verdict.kind != RIGHT:
+            sys.stdout.write(f"{verdict.kind:8} {verdict.name} [{' '.join(verdict.operators)}] {verdict.text}\n")
+    sys.stdout.write(f"{dict(collections.Counter(verdict.kind for verdict in completed))}\n")
 
 
 if __name__ == "__main__":

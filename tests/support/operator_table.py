@@ -44,7 +44,7 @@ def is_exempt(name: str) -> bool:
     """
     proto = operator_cases.cases()[name].proto
     values = [*proto.graph.input, *proto.graph.output]
-    domains = {one.domain: one.version for one in proto.opset_import}
+    domains = {opset.domain: opset.version for opset in proto.opset_import}
     is_draft = domains.get("", 0) > _RELEASED or any("preview" in domain for domain in domains)
     is_training = "training" in name or any("training" in node.domain for node in proto.graph.node)
     is_optional = any(node.op_type.startswith("Optional") for node in proto.graph.node)
@@ -59,16 +59,16 @@ _TEXT = 8  # ONNX's number of strings
 def text(verdicts: Iterable[Verdict]) -> str:
     """Return the table, a line for each operator that has a case of its own."""
     by_operator: dict[str, list[Verdict]] = collections.defaultdict(list)
-    for one in verdicts:
-        if len(one.operators) == 1:
-            by_operator[one.operators[0]].append(one)
+    for verdict in verdicts:
+        if len(verdict.operators) == 1:
+            by_operator[verdict.operators[0]].append(verdict)
     return _HEADS + "".join(_line(operator, by_operator[operator]) for operator in sorted(by_operator))
 
 
 def _line(operator: str, verdicts: Sequence[Verdict]) -> str:
-    right = [one for one in verdicts if one.kind == RIGHT]
-    kinds = ", ".join(sorted({one.dtype for one in right if one.dtype}))
-    reasons = sorted({reason(one) for one in verdicts if one.kind == REFUSED} - {_TYPE})
+    right = [verdict for verdict in verdicts if verdict.kind == RIGHT]
+    kinds = ", ".join(sorted({verdict.dtype for verdict in right if verdict.dtype}))
+    reasons = sorted({reason(verdict) for verdict in verdicts if verdict.kind == REFUSED} - {_TYPE})
     return f"| {operator} | {len(right)} of {len(verdicts)} | {kinds} | {'; '.join(reasons)} |\n"
 
 
@@ -96,7 +96,7 @@ def page(table: str) -> str:
 
 def promised() -> list[str]:
     """Return the cases whose values a board can have."""
-    return [one for one in names() if not is_exempt(one)]
+    return [name for name in names() if not is_exempt(name)]
 
 
 def main() -> None:
@@ -105,11 +105,11 @@ def main() -> None:
     if parser.parse_args().board == PROCESSOR:
         PAGE.write_text(page(text(operator_cases.run(names()))), encoding="utf-8")
         return
-    found = operator_cases.run(promised(), kind=OPENCL)
-    for one in found:
-        if one.kind not in {RIGHT, REFUSED}:
-            sys.stdout.write(f"{one.kind:8} {one.name} {one.text}\n")
-    sys.stdout.write(f"{dict(collections.Counter(one.kind for one in found))}\n")
+    verdicts = operator_cases.run(promised(), kind=OPENCL)
+    for verdict in verdicts:
+        if verdict.kind not in {RIGHT, REFUSED}:
+            sys.stdout.write(f"{verdict.kind:8} {verdict.name} {verdict.text}\n")
+    sys.stdout.write(f"{dict(collections.Counter(verdict.kind for verdict in verdicts))}\n")
 
 
 if __name__ == "__main__":

@@ -101,12 +101,12 @@ class Made:
 
 def _kit(values: Sequence[float]) -> Made:
     """Every kind of part, with the same values."""
-    dots = [Value(place, value, FOREIGN, 0.9 * value, 1.2 * value) for place, value in enumerate(values[:300])]
-    bars = [Bar(f"{LONG}{place}", value, f"{value:.3g} ms") for place, value in enumerate(values[:30])]
+    dots = [Value(number, value, FOREIGN, 0.9 * value, 1.2 * value) for number, value in enumerate(values[:300])]
+    bars = [Bar(f"{LONG}{number}", value, f"{value:.3g} ms") for number, value in enumerate(values[:30])]
     levels = [Level("least, 1.01", 1.01), Level("worst, 1.05", 1.05), Level("", 1.0)]
     sides = values[: len(values) // 2], values[len(values) // 2 :]
     ends = {"low": -1.0, "high": 1.5}
-    cells = [(f"{LONG}{place}", Cell(f"{value:.2%}", value), FOREIGN) for place, value in enumerate(values[:5])]
+    cells = [(f"{LONG}{number}", Cell(f"{value:.2%}", value), FOREIGN) for number, value in enumerate(values[:5])]
     strokes = [Strokes(samples(sides[0]), "base"), Strokes(samples(sides[1]), "new")]
     dotted = [Dots(dots[::2], "test"), Dots(dots[1::2], "confirmation")]
     plots = [
@@ -115,7 +115,7 @@ def _kit(values: Sequence[float]) -> Made:
         Plot("Series", "run", "ms", strokes, levels[:1]),
         Histogram("Histogram", "ms", [Group("base", sides[0]), Group(LONG * 2, sides[1])]),
         Bars("Bars", "ms", bars),
-        Bars("Differences", "ms", [dataclasses.replace(one, value=1 - one.value, **ends) for one in bars]),
+        Bars("Differences", "ms", [dataclasses.replace(bar, value=1 - bar.value, **ends) for bar in bars]),
     ]  # fmt: skip
     sections = [
         Section("Texts", [Text(FOREIGN, "bad"), Notes([FOREIGN, LONG]), Facts([(LONG, FOREIGN)])]),
@@ -145,7 +145,7 @@ POINTS = (Point(30.0, 16, 0.0093), Point(90.0, 48, 0.0042), Point(240.0, 80, 0.0
 
 def tune_report(**values: Any) -> TuneReport:
     """Return a report of a tuning run."""
-    wanted = {
+    defaults = {
         "model": "squeezenet", "board": "rpi4", "emulated": True,
         "target": {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mattr": ["+fp16", "+aes"]},
         "tuner": "evolutionary-xgb", "seed": 3, "options": {"number": 3, "timeout_s": 10.0},
@@ -153,19 +153,19 @@ def tune_report(**values: Any) -> TuneReport:
         "seconds": 600.0, "shares": {"search": 200.0, "build": 100.0, "run": 270.0}, "tasks": TASKS,
         "points": POINTS, "boards": (BoardRow("rpi4-1", 60, 20, 1), BoardRow("rpi4-2", 40, 13, 0)),
     }  # fmt: skip
-    return TuneReport(**{**wanted, **values})
+    return TuneReport(**{**defaults, **values})
 
 
 def _tune(**values: Any) -> Made:
-    found = tune_report(**values)
+    tuned = tune_report(**values)
     # Of the points, the plot shows where they are; a task's own work is in its GFLOPS.
-    return Made(tuning.page(found).html(), found.document(), ("schema_version", "points.*", "tasks.gflop"))
+    return Made(tuning.page(tuned).html(), tuned.document(), ("schema_version", "points.*", "tasks.gflop"))
 
 
 def _many_tasks() -> Made:
     rows = [
-        dataclasses.replace(TASKS[0], id=one, name=LONG, untuned_s=0.1234, best_s=0.001 * 1.05**-one)
-        for one in range(40)
+        dataclasses.replace(TASKS[0], id=number, name=LONG, untuned_s=0.1234, best_s=0.001 * 1.05**-number)
+        for number in range(40)
     ]
     return _tune(tasks=tuple(rows), emulated=False, model=FOREIGN)
 
@@ -189,14 +189,14 @@ def report(samples: Sequence[float], warnings: tuple[str, ...] = (), **values: A
         processor=Processor("Mali-T860", "1.2-r14p0", "OpenCL 1.2 v1.r14p0-01rel0", 4),
     )  # fmt: skip
     sent = Transfer(2_048_117, 10_367, 3, 4, 0.2514)
-    wanted = {
+    defaults = {
         "board": "rpi3", "host": "pi@10.0.0.5:22", "model": "mobilenet", "bundle_digest": "ab12" * 16,
         "emulated": False, "facts": FACTS, "stages": {"import": 0.1235, "compile": 17.31, "deploy": 1.526},
         "measurement": Measurement(bench.statistics(samples), run, BEFORE, AFTER, warnings, sent),
         "reference": "onnxruntime 1.22", "difference": Difference(1.7e-6, 2.9e-6, 1e-4, ok=True),
         "transfer": sent, "waited": WAITED,
     }  # fmt: skip
-    return Report(**{**wanted, **values})
+    return Report(**{**defaults, **values})
 
 
 JOULES = Joules(
@@ -230,15 +230,15 @@ def _measured(found: Report, *unseen: str) -> Made:
 
 def comparison(first: Sequence[float], second: Sequence[float], rounds: int = 12, **values: Any) -> Comparison:
     """Return a comparison of these samples, in milliseconds."""
-    sides = [[list(part) for part in np.array_split(np.array(one), rounds)] for one in (first, second)]
-    wanted = {
+    sides = [[list(chunk) for chunk in np.array_split(np.array(samples), rounds)] for samples in (first, second)]
+    defaults = {
         "model": "mobilenet", "board": "rpi3", "host": "pi@10.0.0.5:22", "emulated": False,
         "first": bench.statistics(first), "second": bench.statistics(second), "ratio": stats.ratio(*sides),
         "difference": Difference(1.7e-6, 2.9e-6, 1e-4, ok=True), "reference": Difference(1.3e-5, 3.1e-6, 2e-4, ok=True),
         "before": BEFORE, "after": AFTER, "threads": 3, "tasks": 27, "tuned": 19, "shipped": 14, "waited": WAITED,
         "digests": ("sha256:" + "ab12" * 16, "sha256:" + "cd34" * 16),
     }  # fmt: skip
-    return Comparison(**{**wanted, **values})
+    return Comparison(**{**defaults, **values})
 
 
 def _compared(found: Comparison) -> Made:
@@ -251,17 +251,17 @@ def co_run(rounds: int = 12, **values: Any) -> CoRun:
     """Return a measurement of two models beside each other."""
     sides = []
     for slot, factor in (("detector", 1.9), ("", 1.02)):
-        alone, beside = (
-            [list(part) for part in np.array_split(np.array(samples), rounds)]
+        separate, beside = (
+            [list(chunk) for chunk in np.array_split(np.array(samples), rounds)]
             for samples in (spread(360, 3), [factor * value for value in spread(360, 4)])
         )
-        latencies = [bench.statistics([value for part in parts for value in part]) for parts in (alone, beside)]
-        sides.append(Side(slot, "mobilenet", "", "sha256:" + "ab12" * 16, *latencies, stats.ratio(beside, alone)))
-    wanted = {
+        latencies = [bench.statistics([value for chunk in chunks for value in chunk]) for chunks in (separate, beside)]
+        sides.append(Side(slot, "mobilenet", "", "sha256:" + "ab12" * 16, *latencies, stats.ratio(beside, separate)))
+    defaults = {
         "board": "rpi3", "host": "pi@10.0.0.5:22", "emulated": False, "threads": 3, "cpus": 4, "before": BEFORE,
         "after": AFTER, "waited": WAITED, "notes": (FOREIGN,),
     }  # fmt: skip
-    return CoRun(**{**wanted, "sides": tuple(sides), **values})
+    return CoRun(**{**defaults, "sides": tuple(sides), **values})
 
 
 def _beside(found: CoRun) -> Made:
@@ -283,8 +283,8 @@ def _survey(**values: Any) -> Survey:
         Outcome("deploy", "resnet-18", 3.61, {}, fault),
         Outcome("tune", "mlp", 61.72, {"gain": 1.734, "trials": 32}),
     ]
-    wanted = {"board": "rk3399", "emulated": False, "versions": {"toolchain": "1.2.3", "tvm": "0.27.0"}}
-    return Survey(**{**wanted, "outcomes": tuple(outcomes), **values})
+    fields = {"board": "rk3399", "emulated": False, "versions": {"toolchain": "1.2.3", "tvm": "0.27.0"}}
+    return Survey(**{**fields, "outcomes": tuple(outcomes), **values})
 
 
 def _surveyed(found: Survey) -> Made:
@@ -299,11 +299,11 @@ SHAPE = "1x512x14x14, 512x512x3x3, 512x1x1 -> 1x512x14x14"
 def _rows(number: int) -> tuple[Row, ...]:
     rows = [
         Row(
-            place, f"fused_conv2d_add_relu{place}", "conv2d", SHAPE, 2, 1.2345 / place, 0.187 / place, 1.2 / place,
-            1.31 / place, 0.23117, 23.71 * place, 0.473, 0.00213, 1.731, "compute",
-            nodes=(f"block{place}.conv", f"block{place}.relu")[: place % 3],
+            number, f"fused_conv2d_add_relu{number}", "conv2d", SHAPE, 2, 1.2345 / number, 0.187 / number, 1.2 / number,
+            1.31 / number, 0.23117, 23.71 * number, 0.473, 0.00213, 1.731, "compute",
+            nodes=(f"block{number}.conv", f"block{number}.relu")[: number % 3],
         )
-        for place in range(1, number + 1)
+        for number in range(1, number + 1)
     ]  # fmt: skip
     odd = Row(number + 1, LONG, FOREIGN, "", 1, 0.3127, 0.0471, 0.2913, 0.4711, nodes=(FOREIGN, LONG))
     return (*rows, odd, MACHINE_ROW)
@@ -314,24 +314,24 @@ MACHINE_ROW = Row(0, "", MACHINE, "", 91, 0.0531, 0.0083, 0.0417, 0.0611)
 
 def profile(number: int = 27, **values: Any) -> Profile:
     """Return a profile of so many kernels, and one more."""
-    wanted = {
+    defaults = {
         "model": "mobilenet", "board": "rpi3", "host": "pi@10.0.0.5:22", "bundle_digest": "ab12" * 16,
         "emulated": False, "threads": 3, "runs": 53, "other_runs": 0, "plain_ms": 6.6317, "watched_ms": 6.6713,
         "sum_ms": 6.5101, "waits": False, "rows": _rows(number), "peak": Peak("NEON", 3, 50.13, 5.37, 65536, 1_400_000),
         "no_peak": "", "before": BEFORE, "after": AFTER, "waited": WAITED, "warnings": (), "typical": (),
     }  # fmt: skip
-    return Profile(**{**wanted, **values})
+    return Profile(**{**defaults, **values})
 
 
-def _profiled(found: Profile) -> Made:
+def _profiled(profiled: Profile) -> Made:
     unseen = ("schema_version", "other_runs", "peak.max_khz")
-    return Made(profiles.profile_page(found).html(), found.document(), unseen)
+    return Made(profiles.profile_page(profiled).html(), profiled.document(), unseen)
 
 
 def _doubtful_profile() -> Profile:
     rows = tuple(
-        dataclasses.replace(one, modelled_ms=2.1253, of_peak=None, gflop=None, gflops=None, bound="")
-        for one in _rows(2)
+        dataclasses.replace(row, modelled_ms=2.1253, of_peak=None, gflop=None, gflops=None, bound="")
+        for row in _rows(2)
     )
     warnings = ("emulated: these times say nothing about the real board", FOREIGN)
     return profile(emulated=True, rows=rows, peak=None, no_peak="it is an emulator", warnings=warnings, model=LONG)
@@ -340,32 +340,34 @@ def _doubtful_profile() -> Profile:
 def against(number: int = 20, **values: Any) -> Against:
     """Return two profiles held against each other, of so many layers; the third is slower."""
     layers = [
-        Layer(f"{place} conv2d {SHAPE}", f"new_{place}", f"base_{place}", 1.31 if place == 3 else 1.01, 1.02, SAME)
-        for place in range(1, number + 1)
+        Layer(f"{number} conv2d {SHAPE}", f"new_{number}", f"base_{number}", 1.31 if number == 3 else 1.01, 1.02, SAME)
+        for number in range(1, number + 1)
     ]
     layers[2] = dataclasses.replace(layers[2], change=SLOWER)
-    alone = Layer(LONG, "", FOREIGN, 0.0, 0.2317, None)
+    separate = Layer(LONG, "", FOREIGN, 0.0, 0.2317, None)
     together = Layer(f"4 {LONG} + 5 relu {SHAPE} + 6 more", f"{LONG}, relu", ", ".join([LONG] * 8), 3.137, 3.119, SAME)
-    wanted = {
+    defaults = {
         "model": "mobilenet", "board": "rpi3", "host": "pi@10.0.0.5:22", "emulated": False, "new_digest": "ab12" * 16,
         "base_digest": "cd34" * 16, "rounds": 16, "new_ms": 21.317, "base_ms": 20.911, "change": SLOWER,
-        "layers": (*layers, together, alone),
+        "layers": (*layers, together, separate),
     }  # fmt: skip
-    return Against(**{**wanted, **values})
+    return Against(**{**defaults, **values})
 
 
 SAME = stats.Estimate(-0.0132, -0.0217, 0.0191, 0.99, 16)
 SLOWER = stats.Estimate(0.2843, 0.2417, 0.3119, 0.99, 16)
 
 
-def _held(found: Against) -> Made:
+def _held(comparison: Against) -> Made:
     return Made(
-        profiles.comparison_page(found).decode(), found.document(), ("schema_version", "*confidence", "*rounds")
+        profiles.comparison_page(comparison).decode(),
+        comparison.document(),
+        ("schema_version", "*confidence", "*rounds"),
     )
 
 
-def _gated(taken: Sequence[Round], *more: Quantity, **values: Any) -> Made:
-    found = gates.gate(None, taken, *more, **values)
+def _gated(rounds: Sequence[Round], *more: Quantity, **values: Any) -> Made:
+    found = gates.gate(None, rounds, *more, **values)
     unseen = ("schema_version", "rounds.*.samples_ms", "rounds.*.before.*", "rounds.*.after.*")
     return Made(gate.page(found), found.document(), unseen)
 
@@ -373,12 +375,12 @@ def _gated(taken: Sequence[Round], *more: Quantity, **values: Any) -> Made:
 def _slower() -> Made:
     """A gate that finds a regression, with a throttled round and one outlier."""
     changes = [math.log(value) + 0.083 for value in spread(16, 4)]
-    taken = gates.rounds_of(
-        [*changes[:8], 6.5, *changes[8:15]], fresh=[0.07 + one / 10 for one in changes], base_ms=11.7
+    rounds = gates.rounds_of(
+        [*changes[:8], 6.5, *changes[8:15]], fresh=[0.07 + change / 10 for change in changes], base_ms=11.7
     )
     hot = gates.one_round(gates.turn(21.1, throttles=4, mhz=611.0), gates.turn(11.9, switches=432), number=33)
     return _gated(
-        [*taken, hot], gates.memory(taken), gates.size(1_834_567, 1_790_001, 0.02), slower_layers=f"slower: {LONG}"
+        [*rounds, hot], gates.memory(rounds), gates.size(1_834_567, 1_790_001, 0.02), slower_layers=f"slower: {LONG}"
     )
 
 
@@ -425,7 +427,9 @@ PAGES: dict[str, Callable[[], Made]] = {
     "gate-nothing": lambda: _gated([], hot=f"the device throttled: {FOREIGN}"),
     "rollout": _rolled_out,
     "tune": _tune,
-    "tune-untuned": lambda: _tune(tasks=tuple(dataclasses.replace(one, untuned_s=2.5 * one.best_s) for one in TASKS)),
+    "tune-untuned": lambda: _tune(
+        tasks=tuple(dataclasses.replace(task, untuned_s=2.5 * task.best_s) for task in TASKS)
+    ),
     "tune-many": _many_tasks,
     "tune-nothing": lambda: _tune(tasks=(dataclasses.replace(TASKS[0], best_s=None),), points=(), boards=()),
 }

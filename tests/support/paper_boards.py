@@ -88,4 +88,4 @@ def board(pool: Pool, name: str) -> Paper:
 
 
 def states(pool: Pool) -> dict[str, str]:
-    return {one["name"]: one["state"] for one in pool.status()["boards"]}
+    return {board["name"]: board["state"] for board in pool.status()["boards"]}

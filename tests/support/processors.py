@@ -68,8 +68,8 @@ def computed(name: str, proto: onnx.ModelProto, feeds: Mapping[str, np.ndarray],
     imported = importer.import_model(source.load(path))
     if name == NEON:
         request = BuildRequest(Model(path, {}, inputs.Source()), kind, toolchain="host")
-        found = _emulated(compiler.build(imported, request, folder / "bundle").folder, feeds, folder)
-        return [found[spec.name] for spec in imported.outputs]
+        result = _emulated(compiler.build(imported, request, folder / "bundle").folder, feeds, folder)
+        return [result[spec.name] for spec in imported.outputs]
     backend = backend_of(kind)
     finished = backend.apply_choices(backend.lower(imported.module), {})
     if name == OPENCL:
@@ -79,19 +79,19 @@ def computed(name: str, proto: onnx.ModelProto, feeds: Mapping[str, np.ndarray],
     else:
         device = tvm.cpu()
         machine = relax.VirtualMachine(tvm.compile(finished, target=backend.target, tir_pipeline=PIPELINE), device)
-    given = [tvm.runtime.tensor(feeds[spec.name], device) for spec in imported.source.inputs]
-    found = machine["main"](*given)
-    return [one.numpy() for one in ([found] if isinstance(found, tvm.runtime.Tensor) else found)]
+    feeds_on_device = [tvm.runtime.tensor(feeds[spec.name], device) for spec in imported.source.inputs]
+    result = machine["main"](*feeds_on_device)
+    return [tensor.numpy() for tensor in ([result] if isinstance(result, tvm.runtime.Tensor) else result)]
 
 
-def difference(found: np.ndarray, wanted: np.ndarray) -> float:
+def difference(output: np.ndarray, expected: np.ndarray) -> float:
     """Return the largest difference relative to the largest number; infinite if something else is different."""
-    finite = np.isfinite(wanted)
-    if found.shape != wanted.shape or not np.array_equal(found[~finite], wanted[~finite], equal_nan=True):
+    finite = np.isfinite(expected)
+    if output.shape != expected.shape or not np.array_equal(output[~finite], expected[~finite], equal_nan=True):
         return np.inf
-    if wanted.dtype.kind != "f":
-        return 0.0 if np.array_equal(found, wanted) else np.inf
-    ours, theirs = found[finite].astype(np.float64), wanted[finite].astype(np.float64)
+    if expected.dtype.kind != "f":
+        return 0.0 if np.array_equal(output, expected) else np.inf
+    ours, theirs = output[finite].astype(np.float64), expected[finite].astype(np.float64)
     gap = np.abs(ours - theirs).max(initial=0) / max(LEAST, np.abs(theirs).max(initial=0))
     return float(gap) if np.isfinite(gap) else np.inf
 
@@ -99,8 +99,8 @@ def difference(found: np.ndarray, wanted: np.ndarray) -> float:
 def _board(name: str) -> Board:
     if name not in _FLAGS:
         return board.load(name).resolved()
-    own = board.load("local").resolved()
-    return dataclasses.replace(own, target=dataclasses.replace(own.target, mcpu=name))
+    local = board.load("local").resolved()
+    return dataclasses.replace(local, target=dataclasses.replace(local.target, mcpu=name))
 
 
 @functools.cache
@@ -118,7 +118,7 @@ def _emulated(release: Path, feeds: Mapping[str, np.ndarray], folder: Path) -> d
     tensors.save(folder / "inputs", dict(feeds))
     argv = [_EMULATOR, "-L", f"/usr/{_TRIPLE}", runner.path, "--release", release, "--inputs", folder / "inputs"]
     argv += ["--outputs", folder / "outputs", "--report", folder / "report", "--max-runs", "0", "--threads", "2"]
-    done = subprocess.run(list(map(str, argv)), check=False, capture_output=True, text=True, timeout=600)
-    if done.returncode:
-        raise RuntimeError(f"the runner ended with {done.returncode}: {done.stderr}")
+    completed = subprocess.run(list(map(str, argv)), check=False, capture_output=True, text=True, timeout=600)
+    if completed.returncode:
+        raise RuntimeError(f"the runner ended with {completed.returncode}: {completed.stderr}")
     return load_file(folder / "outputs")

@@ -39,9 +39,9 @@ def weights(outputs: int, inputs: int, *kernel: int, seed: int = 0) -> np.ndarra
     return random((outputs, inputs, *kernel), seed) / np.float32(np.sqrt(inputs * np.prod(kernel)))
 
 
-def floating(nodes: Sequence[Any], shape: Sequence[int], held: Mapping[str, np.ndarray]) -> onnx.ModelProto:
+def floating(nodes: Sequence[Any], shape: Sequence[int], constants: Mapping[str, np.ndarray]) -> onnx.ModelProto:
     """Return a network on numbers from `x` to `y`."""
-    return nets.model(nodes, [value("x", shape)], [value("y", None)], held)
+    return nets.model(nodes, [value("x", shape)], [value("y", None)], constants)
 
 
 def quantized(proto: onnx.ModelProto, folder: Path, activation: str = "uint8", **options: Any) -> onnx.ModelProto:
@@ -75,7 +75,7 @@ def imported(proto: onnx.ModelProto) -> tvm.IRModule:
 
 def residual(channels: int = 20, size: int = 12) -> onnx.ModelProto:
     """Return a network with all that a residual network has, down to a vector of 10 numbers."""
-    held = {
+    constants = {
         "w1": weights(channels, 3, 3, 3, seed=1),
         "b1": random((channels,), 2),
         "w2": weights(channels, channels, 1, 1, seed=3),
@@ -97,15 +97,15 @@ def residual(channels: int = 20, size: int = 12) -> onnx.ModelProto:
         node("Flatten", ["g"], ["f"]),
         node("Gemm", ["f", "w4", "b4"], ["y"], transB=1),
     ]
-    return floating(nodes, (1, 3, size, size), held)
+    return floating(nodes, (1, 3, size, size), constants)
 
 
 def two_convolutions():
     """A stem and a convolution behind it, on floats."""
-    held = {name: weights(16, 16, 1, 1) for name in ("w", "v")}
+    constants = {name: weights(16, 16, 1, 1) for name in ("w", "v")}
     return nets.model(
         [nets.node("Conv", ["x", "w"], ["c"], "stem"), nets.node("Conv", ["c", "v"], ["y"], "second")],
         [nets.value("x", (1, 16, 6, 6))],
         [nets.value("y", (1, 16, 6, 6))],
-        held,
+        constants,
     )

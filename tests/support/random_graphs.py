@@ -53,9 +53,9 @@ class Graph:
     def either(self) -> bool:
         return bool(self.random.integers(2))
 
-    def tensor(self, least: int = 1) -> str:
+    def tensor(self, minimum: int = 1) -> str:
         """Some tensor of numbers with so many dimensions at least, a late one more often than an early one."""
-        fitting = [name for name, shape in self.shapes.items() if len(shape) >= least and name not in self.types]
+        fitting = [name for name, shape in self.shapes.items() if len(shape) >= minimum and name not in self.types]
         if not fitting:
             raise NothingFitsError
         return fitting[-1 - min(int(self.random.geometric(0.4)) - 1, len(fitting) - 1)]
@@ -70,14 +70,14 @@ class Graph:
 
     def image(self) -> str:
         """Some image, a late one more often than an early one."""
-        known = self.images()
-        if not known:
+        images = self.images()
+        if not images:
             raise NothingFitsError
-        return known[-1 - min(int(self.random.geometric(0.5)) - 1, len(known) - 1)]
+        return images[-1 - min(int(self.random.geometric(0.5)) - 1, len(images) - 1)]
 
     def like(self, name: str) -> str | None:
         """Another image of the same shape, if there is one."""
-        same = [one for one in self.images() if self.shapes[one] == self.shapes[name] and one != name]
+        same = [image for image in self.images() if self.shapes[image] == self.shapes[name] and image != name]
         return self.pick(*same) if same else None
 
     def finish(self) -> onnx.ModelProto:
@@ -85,7 +85,7 @@ class Graph:
         loose = [name for name in self.shapes if name not in read and name not in self._inputs]
         inputs, outputs = ([self._value(name) for name in names] for names in (self._inputs, loose))
         graph = helper.make_graph(
-            self.nodes, "random", inputs, outputs, [one for one in self.weights if one.name in read]
+            self.nodes, "random", inputs, outputs, [weight for weight in self.weights if weight.name in read]
         )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
         onnx.checker.check_model(model, full_check=True)
@@ -210,7 +210,7 @@ def pair(g: Graph) -> None:
 
 def total(g: Graph) -> None:
     data = g.image()
-    others = [one for one in (g.like(data), g.like(data)) if one is not None]
+    others = [name for name in (g.like(data), g.like(data)) if name is not None]
     g.node("Sum", [data, *others], g.shapes[data])
 
 
@@ -245,13 +245,13 @@ def squeeze_and_excite(g: Graph) -> None:
 def concat(g: Graph) -> None:
     data = g.image()
     batch, _, height, width = g.shapes[data]
-    fitting = [one for one in g.images() if g.shapes[one][0] == batch and g.shapes[one][2:] == (height, width)]
+    fitting = [image for image in g.images() if g.shapes[image][0] == batch and g.shapes[image][2:] == (height, width)]
     count = int(g.pick(1, 2, 2, 3))
-    parts = [data, *(g.pick(*fitting) for _ in range(count))]
-    g.random.shuffle(parts)
-    channels = sum(g.shapes[one][1] for one in parts)
+    operands = [data, *(g.pick(*fitting) for _ in range(count))]
+    g.random.shuffle(operands)
+    channels = sum(g.shapes[name][1] for name in operands)
     if channels <= 160:
-        g.node("Concat", parts, (batch, channels, height, width), axis=int(g.pick(1, -3)))
+        g.node("Concat", operands, (batch, channels, height, width), axis=int(g.pick(1, -3)))
 
 
 def grow(g: Graph) -> None:
@@ -377,8 +377,8 @@ def broadcast(g: Graph) -> None:
     data = g.tensor()
     shape = g.shapes[data]
     others = [name for name in g.shapes if _fits(g.shapes[name], shape) and name not in g.types]
-    kept = [size if g.either() else 1 for size in shape[int(g.random.integers(len(shape) + 1)) :]]
-    number = g.weight((1 + g.random.random(kept)).astype(np.float32))
+    sizes = [size if g.either() else 1 for size in shape[int(g.random.integers(len(shape) + 1)) :]]
+    number = g.weight((1 + g.random.random(sizes)).astype(np.float32))
     other = g.pick(number, *others)
     kind = g.pick("Add", "Sub", "Mul", "Max", "Min", *(["Div"] if other == number else []))
     pair = [data, other] if kind == "Div" or g.either() else [other, data]
@@ -388,7 +388,7 @@ def broadcast(g: Graph) -> None:
 def _fits(shape: Sequence[int], other: Sequence[int]) -> bool:
     """Whether a tensor of a shape can be broadcast to another one."""
     pairs = zip(reversed(shape), reversed(other), strict=False)
-    return len(shape) <= len(other) and all(one in {1, size} for one, size in pairs)
+    return len(shape) <= len(other) and all(dimension in {1, size} for dimension, size in pairs)
 
 
 def guard(g: Graph) -> None:
@@ -419,11 +419,11 @@ def reduction(g: Graph) -> None:
     axes = sorted({g.axis(data) for _ in range(int(g.pick(1, 1, 2)))})
     keeps = g.either()
     kind = g.pick("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2", "ReduceLogSumExp")
-    left = [1 if axis in axes else size for axis, size in enumerate(shape) if keeps or axis not in axes]
+    remaining = [1 if axis in axes else size for axis, size in enumerate(shape) if keeps or axis not in axes]
     if kind == "ReduceSum":
-        g.node(kind, [data, g.weight(np.array(axes, np.int64))], tuple(left), keepdims=int(keeps))
+        g.node(kind, [data, g.weight(np.array(axes, np.int64))], tuple(remaining), keepdims=int(keeps))
     else:
-        g.node(kind, [data], tuple(left), axes=axes, keepdims=int(keeps))
+        g.node(kind, [data], tuple(remaining), axes=axes, keepdims=int(keeps))
 
 
 def softmax(g: Graph) -> None:
@@ -483,10 +483,10 @@ def joined(g: Graph) -> None:
         for name, other in g.shapes.items()
         if len(other) == len(shape) and (*other[:axis], *other[axis + 1 :]) == around and name not in g.types
     ]
-    parts = [data, *(g.pick(*fitting) for _ in range(int(g.pick(1, 2))))]
-    size = sum(g.shapes[part][axis] for part in parts)
+    operands = [data, *(g.pick(*fitting) for _ in range(int(g.pick(1, 2))))]
+    size = sum(g.shapes[operand][axis] for operand in operands)
     if math.prod(around) * size <= _MOST:
-        g.node("Concat", parts, (*shape[:axis], size, *shape[axis + 1 :]), axis=axis)
+        g.node("Concat", operands, (*shape[:axis], size, *shape[axis + 1 :]), axis=axis)
 
 
 def cut(g: Graph) -> None:
@@ -558,12 +558,12 @@ def build_any(seed: int, operators: int = 6) -> onnx.ModelProto:
 
 def merged(models: Iterable[onnx.ModelProto]) -> onnx.ModelProto:
     """Return one network of many graphs, the names of the first with `g0_` in front, and so on."""
-    whole = onnx.ModelProto()
+    merged_model = onnx.ModelProto()
     for number, model in enumerate(models):
-        part = onnx.compose.add_prefix(model, f"g{number}_")
+        prefixed = onnx.compose.add_prefix(model, f"g{number}_")
         if not number:
-            whole.CopyFrom(part)
+            merged_model.CopyFrom(prefixed)
             continue
         for name in ("node", "input", "output", "initializer"):
-            getattr(whole.graph, name).extend(getattr(part.graph, name))
-    return whole
+            getattr(merged_model.graph, name).extend(getattr(prefixed.graph, name))
+    return merged_model

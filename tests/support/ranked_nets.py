@@ -16,7 +16,7 @@ def detector() -> onnx.ModelProto:
 
     Inputs are `logits` [1, 64, 5] and `boxes` [1, 64, 4]; the output `found` [1, 8, 6] has box, score and class.
     """
-    held = {
+    constants = {
         "rows": np.array([ROWS]),
         "classes": np.array([CLASSES]),
         "last": np.array([2]),
@@ -46,7 +46,7 @@ def detector() -> onnx.ModelProto:
         make("Concat", ["box", "score_column", "class_column"], ["found"], axis=-1),
     ]
     ends = [value("logits", (1, ANCHORS, CLASSES)), value("boxes", (1, ANCHORS, 4))]
-    return nets.model(nodes, ends, [value("found", (1, ROWS, 6))], held)
+    return nets.model(nodes, ends, [value("found", (1, ROWS, 6))], constants)
 
 
 def segmentation() -> onnx.ModelProto:

@@ -170,8 +170,8 @@ class ReferenceRecords:
         return self.trials[-count:] if count else ()
 
     def only(self, condition: RecordFilter, *, fits: bool = True) -> ReferenceRecords:
-        part = ((index, record) for index, record in self.numbered if does_fit(condition, index, record) == fits)
-        return ReferenceRecords(self.workloads, tuple(part), self.runs)
+        selected = ((index, record) for index, record in self.numbered if does_fit(condition, index, record) == fits)
+        return ReferenceRecords(self.workloads, tuple(selected), self.runs)
 
     def beginning(self, start: Start) -> ReferenceRecords:
         runs = {**self.runs, start.run: RunStart(start, len(self.numbered))}
@@ -191,8 +191,14 @@ class ReferenceRecords:
 def answers(records: Records | ReferenceRecords, condition: RecordFilter | None = None, *, fits: bool = True) -> Any:
     """Return the answers to all queries, in the order in which they come."""
     starting = records.beginning(Start(run="me", time=NOW + 5)).runs
-    part = records.only(condition or RecordFilter(), fits=fits)
-    return [list(records.workloads.items()), list(records.runs.items()), starting, *_answers(records), *_answers(part)]
+    selected = records.only(condition or RecordFilter(), fits=fits)
+    return [
+        list(records.workloads.items()),
+        list(records.runs.items()),
+        starting,
+        *_answers(records),
+        *_answers(selected),
+    ]
 
 
 def _answers(records: Records | ReferenceRecords) -> list[Any]:

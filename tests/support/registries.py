@@ -117,8 +117,8 @@ def certify(folder: Path) -> Path:
     ca_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     ca = _certificate("a CA of a test", ca_key.public_key(), "a CA of a test", ca_key, authority=True)
     server = _certificate("127.0.0.1", key.public_key(), "a CA of a test", ca_key, authority=False)
-    for path, made in {"ca.pem": ca, "server.pem": server}.items():
-        (folder / path).write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    for path, certificate in {"ca.pem": ca, "server.pem": server}.items():
+        (folder / path).write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     for path, secret in {"ca.key": ca_key, "server.key": key}.items():
         form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
         (folder / path).write_bytes(secret.private_bytes(*form))
@@ -160,11 +160,11 @@ def token(folder: Path, scope: str) -> str:
         "exp": now + 60,
         "access": [{"type": kind, "name": name, "actions": actions.split(",")}],
     }
-    parts = [_coded(json.dumps(one).encode()) for one in ({"typ": "JWT", "alg": "ES256", "x5c": chain}, claims)]
+    encoded = [_coded(json.dumps(value).encode()) for value in ({"typ": "JWT", "alg": "ES256", "x5c": chain}, claims)]
     key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
     assert isinstance(key, ec.EllipticCurvePrivateKey)
-    pair = utils.decode_dss_signature(key.sign(".".join(parts).encode(), ec.ECDSA(hashes.SHA256())))
-    return ".".join([*parts, _coded(b"".join(number.to_bytes(32, "big") for number in pair))])
+    pair = utils.decode_dss_signature(key.sign(".".join(encoded).encode(), ec.ECDSA(hashes.SHA256())))
+    return ".".join([*encoded, _coded(b"".join(number.to_bytes(32, "big") for number in pair))])
 
 
 def _coded(data: bytes) -> str:
@@ -174,8 +174,8 @@ def _coded(data: bytes) -> str:
 def docker_config(folder: Path, registry: str, user: str = USER, password: str = PASSWORD) -> Path:
     """Write what `docker login` writes; DOCKER_CONFIG names the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    kept = base64.b64encode(f"{user}:{password}".encode()).decode()
-    (folder / "config.json").write_text(json.dumps({"auths": {registry: {"auth": kept}}}))
+    credentials = base64.b64encode(f"{user}:{password}".encode()).decode()
+    (folder / "config.json").write_text(json.dumps({"auths": {registry: {"auth": credentials}}}))
     return folder
 
 
@@ -216,29 +216,29 @@ class Told:
     asked: list[Asked]
 
     def paths(self, method: str) -> list[str]:
-        return [one.path for one in self.asked if one.method == method]
+        return [request.path for request in self.asked if request.method == method]
 
 
 @contextlib.contextmanager
 def told(answer: Callable[[Asked], Answer], certified: Path | None = None) -> Iterator[Told]:
     """Serve what a function answers, on a free port of this host; with TLS where a folder of `certify` is given."""
-    asked: list[Asked] = []
+    requests: list[Asked] = []
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def _serve(self):
             length = int(self.headers.get("Content-Length") or 0)
-            asked.append(Asked(self.command, self.path, dict(self.headers), self.rfile.read(length)))
-            found = answer(asked[-1])
-            self.send_response(found.status)
-            for name, value in found.headers.items():
+            requests.append(Asked(self.command, self.path, dict(self.headers), self.rfile.read(length)))
+            response = answer(requests[-1])
+            self.send_response(response.status)
+            for name, value in response.headers.items():
                 self.send_header(name, value)
-            self.send_header("Content-Length", str(len(found.body)))
+            self.send_header("Content-Length", str(len(response.body)))
             self.end_headers()
             if self.command != "HEAD":
-                self.wfile.write(found.body[: found.cut])
-            if found.cut is not None:
+                self.wfile.write(response.body[: response.cut])
+            if response.cut is not None:
                 self.close_connection = True
 
         def log_message(self, *_):
@@ -254,7 +254,7 @@ def told(answer: Callable[[Asked], Answer], certified: Path | None = None) -> It
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         try:
-            yield Told(f"127.0.0.1:{server.server_address[1]}", asked)
+            yield Told(f"127.0.0.1:{server.server_address[1]}", requests)
         finally:
             server.shutdown()
             thread.join()
@@ -276,25 +276,25 @@ class Shelf:
     referrers: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     instead: Callable[[Asked], Answer | None] = lambda _asked: None
 
-    def __call__(self, asked: Asked) -> Answer:
-        if found := self.instead(asked):
-            return found
-        parts = urlsplit(asked.path)
-        name = parts.path.rpartition("/")[2]
-        query = parse_qs(parts.query)
-        kind = parts.path.split("/")[-2]
-        if asked.method == "POST":
+    def __call__(self, request: Asked) -> Answer:
+        if instead := self.instead(request):
+            return instead
+        url = urlsplit(request.path)
+        name = url.path.rpartition("/")[2]
+        query = parse_qs(url.query)
+        kind = url.path.split("/")[-2]
+        if request.method == "POST":
             return Answer(202, headers={"Location": "/v2/x/blobs/uploads/one?state=1"})
-        if asked.method == "PUT" and kind == "uploads":
-            self.blobs[query["digest"][0]] = asked.body
+        if request.method == "PUT" and kind == "uploads":
+            self.blobs[query["digest"][0]] = request.body
             return Answer(201)
-        if asked.method == "PUT":
-            return self._keep(name, asked.body)
+        if request.method == "PUT":
+            return self._keep(name, request.body)
         if kind == "referrers":
-            return self._page(parts.path, name, int(query.get("page", ["0"])[0]))
-        known = self.blobs if kind == "blobs" else self.manifests
+            return self._page(url.path, name, int(query.get("page", ["0"])[0]))
+        contents_known = self.blobs if kind == "blobs" else self.manifests
         media = "application/octet-stream" if kind == "blobs" else oci.MANIFEST_TYPE
-        return Answer(200, known[name], {"Content-Type": media}) if name in known else Answer(404)
+        return Answer(200, contents_known[name], {"Content-Type": media}) if name in contents_known else Answer(404)
 
     def _keep(self, name: str, data: bytes) -> Answer:
         digest = f"sha256:{files.sha256_bytes(data)}"

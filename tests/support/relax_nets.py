@@ -36,11 +36,11 @@ def prepared(proto: onnx.ModelProto) -> tvm.IRModule:
 
 def net(nodes, shape, weights=None, outputs=("y",), shapes=None) -> onnx.ModelProto:
     """Return a model that reads `x`; `nodes` are (operator, inputs, outputs, attributes), names parted by spaces."""
-    made = [
+    tensors = [
         helper.make_node(kind, read.split(" "), names.split(), names, **(rest[0] if rest else {}))
         for kind, read, names, *rest in nodes
     ]
-    proto = nets.model(made, [nets.value("x", shape)], [nets.value(name, None) for name in outputs], weights)
+    proto = nets.model(tensors, [nets.value("x", shape)], [nets.value(name, None) for name in outputs], weights)
     return onnx.shape_inference.infer_shapes(proto)
 
 
@@ -69,7 +69,7 @@ def bindings(module: tvm.IRModule) -> list:
 
 def calls(module: tvm.IRModule) -> list[tuple]:
     """Return (layer or name of the operator, binding) for each binding of `main`, in order."""
-    found = []
+    called = []
     for binding in bindings(module):
         value = binding.value
         name = value.op.name if isinstance(value, relax.Call) else type(value).__name__
@@ -77,17 +77,20 @@ def calls(module: tvm.IRModule) -> list[tuple]:
             function = module[value.args[0]]
             exact = (function.attrs or {}).get(EXACT)
             name = from_json(str(exact)) if exact else str(value.args[0].name_hint)
-        found.append((name, binding))
-    return found
+        called.append((name, binding))
+    return called
 
 
 def layers(module: tvm.IRModule) -> list:
-    return [what for what, _ in calls(module) if not isinstance(what, str)]
+    return [operation for operation, _ in calls(module) if not isinstance(operation, str)]
 
 
 def counts(module: tvm.IRModule) -> dict[str, int]:
     """Count what `main` does: layers by their kind, all else by its operator's name."""
-    names = [what.removeprefix("relax.") if isinstance(what, str) else type(what).__name__ for what, _ in calls(module)]
+    names = [
+        operation.removeprefix("relax.") if isinstance(operation, str) else type(operation).__name__
+        for operation, _ in calls(module)
+    ]
     return dict(collections.Counter(names))
 
 
@@ -97,14 +100,14 @@ def computed(module: tvm.IRModule, feeds: dict[str, np.ndarray]) -> list[np.ndar
         lowered = relax.get_pipeline("zero")(module)
     machine_ = relax.VirtualMachine(tvm.compile(lowered, target=TARGET), tvm.cpu())
     result = machine_["main"](*(tvm.runtime.tensor(array) for array in feeds.values()))
-    return [result.numpy()] if hasattr(result, "numpy") else [one.numpy() for one in result]
+    return [result.numpy()] if hasattr(result, "numpy") else [tensor.numpy() for tensor in result]
 
 
 def feeds(proto: onnx.ModelProto) -> dict[str, np.ndarray]:
     stream = np.random.default_rng(1)
-    known = {tensor.name for tensor in proto.graph.initializer}
+    initializers = {tensor.name for tensor in proto.graph.initializer}
     return {
         value.name: stream.standard_normal([axis.dim_value for axis in value.type.tensor_type.shape.dim], np.float32)
         for value in proto.graph.input
-        if value.name not in known
+        if value.name not in initializers
     }

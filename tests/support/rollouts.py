@@ -66,11 +66,13 @@ class Devices:
 def fleet(*sizes: int) -> dict[str, Record]:
     """Return so many devices in each group, called a0, a1, b0 and so on."""
     names = [
-        (f"{chr(ord('a') + group)}{place}", group + 1) for group, size in enumerate(sizes) for place in range(size)
+        (f"{chr(ord('a') + group)}{number}", group + 1) for group, size in enumerate(sizes) for number in range(size)
     ]
     return {name: Record(group) for name, group in names}
 
 
-def loop(path: Path, records: dict[str, Record], devices: Devices, rules: Rules, told: list[str] | None = None) -> Loop:
-    said = [] if told is None else told
-    return Loop(StateFile(path, PLAN, records), devices, rules, said.append)
+def loop(
+    path: Path, records: dict[str, Record], devices: Devices, rules: Rules, messages: list[str] | None = None
+) -> Loop:
+    lines = [] if messages is None else messages
+    return Loop(StateFile(path, PLAN, records), devices, rules, lines.append)

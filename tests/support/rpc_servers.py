@@ -70,20 +70,20 @@ def closes(link):
     link.close()
 
 
-def says(*parts: bytes, pause: float = 0.0):
+def says(*chunks: bytes, pause: float = 0.0):
     def talk(link):
         link.recv(4096)
-        for part in parts:
-            link.sendall(part)
+        for chunk in chunks:
+            link.sendall(chunk)
             time.sleep(pause)
         silent(link)
 
     return talk
 
 
-def versions_then(talk, found=None):
+def versions_then(talk, versions=None):
     """Answer the question for the versions, and then `talk`."""
-    text = json.dumps(found or {}).encode()
+    text = json.dumps(versions or {}).encode()
 
     def first(link):
         if b"edge-toolchain:version" in link.recv(4096, socket.MSG_PEEK):
@@ -98,10 +98,10 @@ def versions_then(talk, found=None):
 def received(link, size: int) -> bytes:
     data = b""
     while len(data) < size:
-        part = link.recv(size - len(data))
-        if not part:
+        chunk = link.recv(size - len(data))
+        if not chunk:
             raise ConnectionResetError
-        data += part
+        data += chunk
     return data
 
 
@@ -142,6 +142,6 @@ DONE = packet(RETURN, values(NOTHING))
 
 def program_to_run(*argv: str) -> bytes:
     """Make a request that begins a session by running a program: a client of TVM's that gets it does that."""
-    constructor = [text(word) for word in ("rpc.CreatePipeClient", *argv)]
+    constructor = [text(argument) for argument in ("rpc.CreatePipeClient", *argv)]
     version = b"0.8.0"
     return packet(2, struct.pack("<Q", len(version)) + version + values(*constructor))

@@ -31,30 +31,30 @@ def present() -> bool:
     if platform.machine() != "x86_64":
         return False
     try:
-        words = [*command(), sys.executable, "-c", ""]
+        argv = [*command(), sys.executable, "-c", ""]
     except BuildError:
         return False
-    return subprocess.run(words, capture_output=True, check=False, timeout=_SECONDS).returncode == 0
+    return subprocess.run(argv, capture_output=True, check=False, timeout=_SECONDS).returncode == 0
 
 
 def command() -> list[str]:
     """Return the words in front of a program that is to use it."""
-    place = _place()
-    libraries = place / _LIBRARIES
+    folder = _place()
+    libraries = folder / _LIBRARIES
     linker = libraries / "ld-linux-x86-64.so.2"
-    return [str(linker), "--library-path", f"{libraries}:{_HERE}", "--preload", str(place / "libredirect.so")]
+    return [str(linker), "--library-path", f"{libraries}:{_HERE}", "--preload", str(folder / "libredirect.so")]
 
 
 def environment() -> dict[str, str]:
     """Return the variables of such a program; devices of this kind are off unless they are asked for."""
-    place = _place()
+    folder = _place()
     return {
-        "EDGE_OPENCL_LIBRARY": str(place / _LIBRARIES / "libOpenCL.so.1"),
+        "EDGE_OPENCL_LIBRARY": str(folder / _LIBRARIES / "libOpenCL.so.1"),
         "EDGE_OPENCL_DEVICE": "rusticl",
-        "OCL_ICD_VENDORS": str(place / _LIBRARIES / "libRusticlOpenCL.so.1"),
+        "OCL_ICD_VENDORS": str(folder / _LIBRARIES / "libRusticlOpenCL.so.1"),
         "RUSTICL_ENABLE": "llvmpipe",
         "RUSTICL_FEATURES": "fp16,fp64",
-        "CLC_ROOT": str(place),
+        "CLC_ROOT": str(folder),
         "MESA_SHADER_CACHE_DISABLE": "true",
     }
 
@@ -62,29 +62,29 @@ def environment() -> dict[str, str]:
 @functools.cache
 def _place() -> Path:
     """Return the folder with the unpacked packages; they are fetched unless the toolchain's cache has them."""
-    wanted = packages.read_list(_LIST)
-    made_of = wanted.digest + files.sha256_file(_REDIRECT)
-    place = files.cache_root() / "opencl-runtimes" / f"rusticl-{files.sha256_bytes(made_of.encode())[:16]}"
-    if not place.is_dir():
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="rusticl-", dir=place.parent) as scratch:
-            _made(wanted, Path(scratch), place)
-    return place
+    listed = packages.read_list(_LIST)
+    made_of = listed.digest + files.sha256_file(_REDIRECT)
+    folder = files.cache_root() / "opencl-runtimes" / f"rusticl-{files.sha256_bytes(made_of.encode())[:16]}"
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="rusticl-", dir=folder.parent) as scratch:
+            _made(listed, Path(scratch), folder)
+    return folder
 
 
-def _made(wanted: packages.Packages, scratch: Path, place: Path) -> None:
-    downloads, whole = scratch / "packages", scratch / "whole"
+def _made(listed: packages.Packages, scratch: Path, folder: Path) -> None:
+    downloads, unpacked = scratch / "packages", scratch / "whole"
     downloads.mkdir()
-    whole.mkdir()
-    for path in packages.fetch(wanted, downloads):
-        unpack(path, whole)
+    unpacked.mkdir()
+    for path in packages.fetch(listed, downloads):
+        unpack(path, unpacked)
         path.unlink()
-    for other in (whole / "usr/lib/clc").glob("*.bc"):  # for GPUs of other makers, 300 MB
+    for other in (unpacked / "usr/lib/clc").glob("*.bc"):  # for GPUs of other makers, 300 MB
         other.unlink()
-    (whole / "usr/lib/lib").symlink_to("llvm-19/lib")  # where the compiler looks for its headers, from its library
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", whole / "libredirect.so", _REDIRECT, "-ldl"], check=True)
+    (unpacked / "usr/lib/lib").symlink_to("llvm-19/lib")  # where the compiler looks for its headers, from its library
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", unpacked / "libredirect.so", _REDIRECT, "-ldl"], check=True)
     try:
-        whole.rename(place)
+        unpacked.rename(folder)
     except OSError:
-        if not place.is_dir():  # else another process was faster
+        if not folder.is_dir():  # else another process was faster
             raise

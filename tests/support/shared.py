@@ -19,12 +19,12 @@ def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], obje
     base = factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:  # then each worker has a folder of its own in that of the run
         base = base.parent
-    folder, done = base / f"shared-{name}", base / f"shared-{name}.done"
+    folder, marker = base / f"shared-{name}", base / f"shared-{name}.done"
     with (base / f"shared-{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not done.exists():
+        if not marker.exists():
             shutil.rmtree(folder, ignore_errors=True)  # of one that failed
             folder.mkdir()
             make(folder)
-            done.touch()
+            marker.touch()
     return folder

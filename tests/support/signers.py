@@ -48,7 +48,7 @@ def pair(folder: Path, name: str, kind: str = "ed25519") -> Pair:
 def trusting(folder: Path, signers: Iterable[Pair], **more: str) -> Path:
     """Write what a device trusts: `trusted`, and other files of that folder by name."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "trusted").write_text("".join(f"{one.line}\n" for one in signers))
+    (folder / "trusted").write_text("".join(f"{signer.line}\n" for signer in signers))
     for name, text in more.items():
         (folder / name).write_text(text)
     for path in folder.iterdir():
@@ -66,9 +66,9 @@ def signed(
     bundle: Bundle, folder: Path, signers: Iterable[Pair], sequence: int = 1, minimum: int | None = None
 ) -> Bundle:
     """Copy a bundle and sign it."""
-    made = copied(bundle, folder)
-    for one in signers:
-        sign(made, one.key, Order(sequence, minimum))
+    release = copied(bundle, folder)
+    for signer in signers:
+        sign(release, signer.key, Order(sequence, minimum))
     return bundles.load(folder)
 
 
@@ -79,26 +79,26 @@ def state(bundle: Bundle, statement: bytes, signatures: bytes) -> Bundle:
     return bundles.load(bundle.folder)
 
 
-def by_hand(message: bytes, one: Pair, folder: Path, namespace: str = "edge-release", hashed: str = "sha512") -> bytes:
+def by_hand(message: bytes, pair: Pair, folder: Path, namespace: str = "edge-release", hashed: str = "sha512") -> bytes:
     """Sign with ssh-keygen."""
     path = folder / "message"
     path.write_bytes(message)
     path.with_name("message.sig").unlink(missing_ok=True)
-    words = ["ssh-keygen", "-q", "-Y", "sign", "-f", one.path, "-n", namespace, "-O", f"hashalg={hashed}", path]
-    subprocess.run(words, check=True, capture_output=True)
+    command = ["ssh-keygen", "-q", "-Y", "sign", "-f", pair.path, "-n", namespace, "-O", f"hashalg={hashed}", path]
+    subprocess.run(command, check=True, capture_output=True)
     return path.with_name("message.sig").read_bytes()
 
 
-def holds_by_hand(message: bytes, signature: Path, one: Pair, allowed: Path) -> bool:
+def holds_by_hand(message: bytes, signature: Path, pair: Pair, allowed: Path) -> bool:
     """Whether ssh-keygen takes a signature."""
-    words = ["ssh-keygen", "-Y", "verify", "-f", allowed, "-I", one.name, "-n", "edge-release", "-s", signature]
-    return subprocess.run(words, input=message, check=False, capture_output=True).returncode == 0
+    command = ["ssh-keygen", "-Y", "verify", "-f", allowed, "-I", pair.name, "-n", "edge-release", "-s", signature]
+    return subprocess.run(command, input=message, check=False, capture_output=True).returncode == 0
 
 
-def signature(one: Pair, message: bytes) -> bytes:
+def signature(pair: Pair, message: bytes) -> bytes:
     """Sign any statement."""
-    made = sshsig.Signature(one.key.public, sshsig.HASH, one.key.sign(sshsig.to_sign(message)))
-    return sshsig.to_armour(made)
+    built = sshsig.Signature(pair.key.public, sshsig.HASH, pair.key.sign(sshsig.to_sign(message)))
+    return sshsig.to_armour(built)
 
 
 def released(bundle: Bundle, root: Path, contents: Mapping[str, bytes] | None = None) -> Path:

@@ -47,8 +47,8 @@ def htk_filters(rate: int, fft: int, mels: int, low: float, high: float) -> Arra
     return _triangles(points, np.linspace(0, rate // 2, fft // 2 + 1))
 
 
-def _triangles(points: Array, places: Array) -> Array:
-    slopes = points[:, None] - places[None]
+def _triangles(points: Array, bins: Array) -> Array:
+    slopes = points[:, None] - bins[None]
     steps = np.diff(points)[:, None]
     return np.maximum(0, np.minimum(-slopes[:-2] / steps[:-1], slopes[2:] / steps[1:]))
 
@@ -97,8 +97,8 @@ def resampled(samples: Array, old: int, new: int) -> Array:
     old, new = old // divisor, new // divisor
     base = min(old, new) * 0.99
     width = math.ceil(6 * old / base)
-    place = np.arange(-width, width + old)[None] / old - np.arange(new)[:, None] / new
-    t = np.clip(place * base, -6, 6)
+    offsets = np.arange(-width, width + old)[None] / old - np.arange(new)[:, None] / new
+    t = np.clip(offsets * base, -6, 6)
     kernels = np.sinc(t) * np.cos(t * np.pi / 12) ** 2 * base / old
     padded = np.pad(samples, (width, width + old))
     blocks = np.lib.stride_tricks.sliding_window_view(padded, 2 * width + old)[::old]

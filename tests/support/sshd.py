@@ -89,12 +89,12 @@ def descendants(pid: int) -> list[int]:
         with contextlib.suppress(OSError):
             fields = stat.read_text().rpartition(")")[2].split()
             parents.setdefault(int(fields[1]), []).append(int(stat.parent.name))
-    found, left = [], [pid]
-    while left:
-        children = parents.get(left.pop(), [])
-        found += children
-        left += children
-    return found
+    pids, pending = [], [pid]
+    while pending:
+        children = parents.get(pending.pop(), [])
+        pids += children
+        pending += children
+    return pids
 
 
 def keygen(path: Path, kind: str = "ed25519", passphrase: str = "") -> Path:
@@ -141,14 +141,14 @@ def _start(folder: Path, port: int, host_key: Path | None, options: str) -> Serv
     if not key.exists():
         keygen(key)
         (folder / "authorized_keys").write_text(Path(f"{key}.pub").read_text())
-    known = folder / "known_hosts"
-    words = Path(f"{host_key}.pub").read_text().split()
-    known.write_text(f"[127.0.0.1]:{port} {words[0]} {words[1]}\n")
+    known_hosts = folder / "known_hosts"
+    fields = Path(f"{host_key}.pub").read_text().split()
+    known_hosts.write_text(f"[127.0.0.1]:{port} {fields[0]} {fields[1]}\n")
     config = folder / "ssh_config"
     user = getpass.getuser()
     config.write_text(
         f"Host board\n  HostName 127.0.0.1\n  Port {port}\n  User {user}\n  IdentityFile {key}\n"
-        f"  IdentitiesOnly yes\n  UserKnownHostsFile {known}\n  GlobalKnownHostsFile none\n"
+        f"  IdentitiesOnly yes\n  UserKnownHostsFile {known_hosts}\n  GlobalKnownHostsFile none\n"
     )
     log = folder / "sshd.log"
     (folder / "sshd_config").write_text(_sshd_config(folder, port, host_key, options))
@@ -159,7 +159,7 @@ def _start(folder: Path, port: int, host_key: Path | None, options: str) -> Serv
             stdout=stream,
             stderr=stream,
         )
-    return Server("127.0.0.1", port, user, key, known, config, Path(f"{host_key}.pub"), log, process)
+    return Server("127.0.0.1", port, user, key, known_hosts, config, Path(f"{host_key}.pub"), log, process)
 
 
 def _sshd_config(folder: Path, port: int, host_key: Path, options: str) -> str:

@@ -105,8 +105,8 @@ def transformer(write: str = "rows", layers: int = 2, length: int = 40, size: in
     """
     heads, inputs, outputs, value = 2, [], [], "x"
     cache, row = (1, heads, length, size // heads), (1, heads, 1, size // heads)
-    place = ["position", "of_elements"] if write == "elements" else ["position", "of_rows"]
-    nodes = [nets.node("Reshape", place, ["place"])]
+    indices = ["position", "of_elements"] if write == "elements" else ["position", "of_rows"]
+    nodes = [nets.node("Reshape", indices, ["place"])]
     if write == "where":
         nodes = [nets.node("Equal", ["rows", "position"], ["place"])]
     for layer in range(layers):
@@ -169,8 +169,8 @@ def states_of_transformer(layers: int = 2) -> dict[str, str]:
 
 def steps_of_transformer(count: int, length: int = 40, size: int = 16) -> dict[str, np.ndarray]:
     """Return the inputs of a sequence that writes the caches again and again, from their beginning."""
-    given = steps_of_decoder(count, length, size)
-    return given | {"position": given["position"].reshape(count, 1)}
+    steps = steps_of_decoder(count, length, size)
+    return steps | {"position": steps["position"].reshape(count, 1)}
 
 
 def encoder(layers: int = 36, channels: int = 8) -> onnx.ModelProto:

@@ -22,11 +22,11 @@ exec(sys.argv.pop(1))
 """
 
 
-def run(code: str, *words: object, timeout: float = 60.0) -> str:
+def run(code: str, *arguments: object, timeout: float = 60.0) -> str:
     """Run Python code as another user, and return what it prints. json, os, pathlib, socket and time are imported."""
-    done = subprocess.run(_argv(code, words), capture_output=True, text=True, check=False, timeout=timeout)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    completed = subprocess.run(_argv(code, arguments), capture_output=True, text=True, check=False, timeout=timeout)
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout.strip()
 
 
 @contextmanager
@@ -41,9 +41,9 @@ def running(code: str, *words: object) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def _argv(code: str, words: tuple[object, ...]) -> list[str]:
+def _argv(code: str, arguments: tuple[object, ...]) -> list[str]:
     require("another user", "nothing: run as root", os.geteuid() == 0)
-    return [sys.executable, "-c", _BECOME.format(uid=UID), code, *map(str, words)]
+    return [sys.executable, "-c", _BECOME.format(uid=UID), code, *map(str, arguments)]
 
 
 @contextmanager

@@ -64,11 +64,11 @@ def supervise(folder: Path) -> None:
     code = 1
     try:
         code = _code(_wait(child, signals))
-        left = [f"ended: {one.command} (pid {one.pid}, started in {one.test})" for one in _end_all()]
-        left += [f"removed: container {name}" for name in _remove_containers(folder)]
-        if left and code == 0:
+        remains = [f"ended: {process.command} (pid {process.pid}, started in {process.test})" for process in _end_all()]
+        remains += [f"removed: container {name}" for name in _remove_containers(folder)]
+        if remains and code == 0:
             code = LEFT_BEHIND
-        sys.stderr.write("".join(f"left behind and {line}\n" for line in left))
+        sys.stderr.write("".join(f"left behind and {line}\n" for line in remains))
         sys.stderr.flush()
         shutil.rmtree(folder, ignore_errors=True)
     finally:
@@ -100,8 +100,8 @@ def _code(status: int) -> int:
 
 def _reaped() -> Iterator[tuple[int, int]]:
     with contextlib.suppress(ChildProcessError):
-        while (found := os.waitpid(-1, os.WNOHANG))[0]:
-            yield found
+        while (status := os.waitpid(-1, os.WNOHANG))[0]:
+            yield status
 
 
 def _end_all() -> list[Process]:
@@ -111,17 +111,17 @@ def _end_all() -> list[Process]:
         for _ in _reaped():
             pass
         time.sleep(0.02)
-    left: dict[int, Process] = {}
+    ended: dict[int, Process] = {}
     deadline = time.monotonic() + _GRACE_S  # the kernel may hold one back, for a disk that does not answer
     while (pids := _below()) and time.monotonic() < deadline:  # while they are killed, some may still start others
         for pid in pids:
-            left.setdefault(pid, _described(pid))
+            ended.setdefault(pid, _described(pid))
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for _ in _reaped():
             pass
         time.sleep(0.02)
-    return list(left.values())
+    return list(ended.values())
 
 
 def note_farm(folder: Path, farm: Path) -> None:
@@ -136,8 +136,8 @@ def _remove_containers(folder: Path) -> list[str]:
     docker = os.environ.get("TOOLCHAIN_DOCKER") or "docker"
     farms = (folder / _FARMS).read_text(encoding="utf-8").splitlines() if (folder / _FARMS).is_file() else []
     for farm in dict.fromkeys(farms):
-        words = [docker, "ps", "--all", "--quiet", "--filter", f"label={FARM_LABEL}={farm}"]
-        names = subprocess.run(words, capture_output=True, text=True, check=False).stdout.split()
+        command = [docker, "ps", "--all", "--quiet", "--filter", f"label={FARM_LABEL}={farm}"]
+        names = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
         if names:
             subprocess.run([docker, "rm", "--force", "--volumes", *names], capture_output=True, check=False)
         removed += names
@@ -152,12 +152,12 @@ def _below() -> list[int]:
             fields = path.read_text().rpartition(")")[2].split()
             if fields[0] != "Z":
                 children.setdefault(int(fields[1]), []).append(int(path.parent.name))
-    found, waiting = [], [os.getpid()]
+    pids, waiting = [], [os.getpid()]
     while waiting:
         below = children.get(waiting.pop(), [])
-        found += below
+        pids += below
         waiting += below
-    return found
+    return pids
 
 
 def _described(pid: int) -> Process:

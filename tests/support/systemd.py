@@ -58,11 +58,11 @@ class Manager:
     def unit(self, name: str, text: str) -> None:
         """Write a unit that starts with the manager."""
         units = self.folder / "systemd" / "user"
-        wanted = units / "default.target.wants" / name
-        wanted.parent.mkdir(parents=True, exist_ok=True)
+        link = units / "default.target.wants" / name
+        link.parent.mkdir(parents=True, exist_ok=True)
         (units / name).write_text(text)
-        if not wanted.is_symlink():
-            wanted.symlink_to(units / name)
+        if not link.is_symlink():
+            link.symlink_to(units / name)
 
     def boot(self) -> None:
         """Start it, and with it the units."""
@@ -89,15 +89,15 @@ class Manager:
                 raise RuntimeError(f"systemd did not start: {(self.folder / 'log').read_text()[-2000:]}")
             time.sleep(0.02)
 
-    def ctl(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def ctl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "XDG_RUNTIME_DIR": str(self.runtime)}
         return subprocess.run(
-            ["systemctl", "--user", *words], env=environment, text=True, capture_output=True, check=False
+            ["systemctl", "--user", *arguments], env=environment, text=True, capture_output=True, check=False
         )
 
-    def inside(self, words: list[str]) -> list[str]:
+    def inside(self, command: list[str]) -> list[str]:
         """Return the words that run a command among what loses power with the manager."""
-        return ["sh", "-c", f'echo $$ >{self._group}/cgroup.procs && exec "$@"', "sh", *words]
+        return ["sh", "-c", f'echo $$ >{self._group}/cgroup.procs && exec "$@"', "sh", *command]
 
     def lose_power(self) -> None:
         """End it and all that it has started, at once and without a word."""

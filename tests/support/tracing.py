@@ -15,7 +15,7 @@ _ADDRESS = re.compile(r"sa_family=AF_INET6?, sin6?_port=htons\((\d+)\).*?\"([0-9
 
 
 def traced(
-    words: Sequence[object], seen: Path, calls: str, environment: Mapping[str, str] | None = None
+    command: Sequence[object], log: Path, calls: str, environment: Mapping[str, str] | None = None
 ) -> tuple[str, list[str]]:
     """Run a command to its end; return what it printed, and its system calls of some kinds.
 
@@ -26,11 +26,11 @@ def traced(
         environment: All of its variables; those of this process by default.
     """
     require("strace", "strace", shutil.which("strace") is not None)
-    tracer = ["strace", "-f", "-qq", "-e", f"trace={calls}", "-e", "signal=none", "-o", seen]
-    argv = [str(word) for word in (*tracer, *words)]
-    done = subprocess.run(argv, env=environment or os.environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout, seen.read_text().splitlines()
+    tracer = ["strace", "-f", "-qq", "-e", f"trace={calls}", "-e", "signal=none", "-o", log]
+    argv = [str(argument) for argument in (*tracer, *command)]
+    completed = subprocess.run(argv, env=environment or os.environ, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout, log.read_text().splitlines()
 
 
 def peers(calls: Sequence[str]) -> set[tuple[str, int]]:

@@ -59,7 +59,9 @@ class FormulaMeasures:
 
     def submit(self, trial: Trial) -> Future[Measured]:
         if trial.rivals:
-            return self._workers.submit(self._final, [one.library.read_text() for one in (trial, *trial.rivals)])
+            return self._workers.submit(
+                self._final, [candidate.library.read_text() for candidate in (trial, *trial.rivals)]
+            )
         return self._workers.submit(self._measure, trial.library.read_text())
 
     def _final(self, names: Sequence[str]) -> Measured:
@@ -93,11 +95,11 @@ def lowered(source: str) -> tvm.IRModule:
 
 
 def run(source: str, records: Path, folder: Path, kind: Tuner, trials: int, ahead: int, delay_s: float) -> tuner.Tuning:
-    found = tasks.extract(lowered(source), backend())
+    extracted = tasks.extract(lowered(source), backend())
     key = Key.of(target_table(backend().target))
     file = RecordFile(records)
     job = tuner.Tuning(
-        found[:4],
+        extracted[:4],
         backend(),
         key,
         file=file,

@@ -67,5 +67,5 @@ def _first_schedule(task: Any, target: Any) -> tuple[Any, Any]:
         mod=task.module, target=target, space_generator=schedules.space_generator(target), num_threads=1, rand_state=1
     )
     rebuilder = schedules.Rebuilder(task.module, target)
-    traces = [schedules.as_json(one) for one in context.generate_design_space()]
-    return next((trace, one.mod) for trace in traces if (one := rebuilder.from_json(trace)) is not None)
+    traces = [schedules.as_json(schedule) for schedule in context.generate_design_space()]
+    return next((trace, rebuilt.mod) for trace in traces if (rebuilt := rebuilder.from_json(trace)) is not None)

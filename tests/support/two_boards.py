@@ -23,7 +23,9 @@ from toolchain.shell import LocalShell
 KIND = "bench"
 NAMES = ("a", "b")
 _FREE_S = 30.0
-_INSTALLED = any(one.value == "toolchain.pytest_plugin" for one in metadata.entry_points(group="pytest11"))
+_INSTALLED = any(
+    entry_point.value == "toolchain.pytest_plugin" for entry_point in metadata.entry_points(group="pytest11")
+)
 PLUGIN = "edge_toolchain" if _INSTALLED else "toolchain.pytest_plugin"
 """How `pytest -p` names our plug-in; it may not be loaded under two names."""
 _PLUGINS = ("toolchain.pytest_plugin", "xdist.plugin", "pytest_timeout", "no:cacheprovider")
@@ -74,17 +76,17 @@ class Boards:
             time.sleep(0.05)
         return time.monotonic() - began
 
-    def pytest(self, folder: Path, *words: object) -> subprocess.Popen[str]:
+    def pytest(self, folder: Path, *arguments: object) -> subprocess.Popen[str]:
         """Start a session of pytest on the tests of a folder.
 
         It loads no other plug-ins than these: those of Hypothesis and labgrid take three seconds of each process.
         """
-        plugins = [word for name in _PLUGINS for word in ("-p", name)]
+        plugins = [argument for name in _PLUGINS for argument in ("-p", name)]
         argv = [sys.executable, "-m", "pytest", *plugins, "--board", KIND]
         environment = {**self.environment, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL}
         return subprocess.Popen(
-            [*argv, *map(str, words)], env=environment, cwd=folder, text=True, start_new_session=True, **pipes
+            [*argv, *map(str, arguments)], env=environment, cwd=folder, text=True, start_new_session=True, **pipes
         )
 
 

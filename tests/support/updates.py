@@ -18,7 +18,7 @@ from toolchain.native.programs import Program
 
 
 def written(
-    made: Bundle,
+    release: Bundle,
     program: Program,
     target: Path,
     *,
@@ -29,7 +29,9 @@ def written(
     **how: Any,
 ) -> WrittenUpdate:
     """Export a bundle for this machine; `how` is what `export.write` takes beside."""
-    with export.prepare(made, board.load("local").resolved(), program, run, slot=slot, unchecked=unchecked) as update:
+    with export.prepare(
+        release, board.load("local").resolved(), program, run, slot=slot, unchecked=unchecked
+    ) as update:
         return export.write(kind, update, target, **how)
 
 
@@ -45,16 +47,16 @@ class Device:
     shell: tuple[str, ...] = ("sh",)
     environment: dict[str, str] = field(default_factory=lambda: dict(os.environ))
 
-    def start(self, script: Path, *words: object, **how: object) -> subprocess.Popen[str]:
+    def start(self, script: Path, *arguments: object, **how: object) -> subprocess.Popen[str]:
         """Start to apply an update."""
         # Who runs the tests in the background has signals ignored for all that they start.
-        argv = ["/usr/bin/env", "--default-signal", *self.shell, str(script), *map(str, words)]
+        argv = ["/usr/bin/env", "--default-signal", *self.shell, str(script), *map(str, arguments)]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
         return subprocess.Popen(argv, env=self.environment, text=True, **{**pipes, **how})
 
-    def apply(self, script: Path, *words: object) -> subprocess.CompletedProcess[str]:
+    def apply(self, script: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
         """Apply an update, or whatever else the words say."""
-        with self.start(script, *words) as process:
+        with self.start(script, *arguments) as process:
             out, err = process.communicate(timeout=120)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
@@ -84,5 +86,5 @@ def device(shell: str, folder: Path) -> Device:
         (tools / name).symlink_to(str(shutil.which(box)))
     if not (tools / "flock").exists():  # Debian's busybox has none
         (tools / "flock").symlink_to(str(shutil.which("flock")))
-    words = (str(shutil.which("busybox")), "sh") if shell == "busybox" else (str(shutil.which("mksh")),)
-    return Device(words, {"PATH": str(tools), "HOME": str(folder), "TMPDIR": "/nowhere"})
+    shell_command = (str(shutil.which("busybox")), "sh") if shell == "busybox" else (str(shutil.which("mksh")),)
+    return Device(shell_command, {"PATH": str(tools), "HOME": str(folder), "TMPDIR": "/nowhere"})

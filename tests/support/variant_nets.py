@@ -30,10 +30,10 @@ def pictures(channels: int = 16) -> onnx.ModelProto:
     return nets.model(nodes, inputs, [nets.value("y", ("batch", 10))], floats)
 
 
-def text(words: int = 50, width: int = 16) -> onnx.ModelProto:
+def text(length: int = 50, width: int = 16) -> onnx.ModelProto:
     """Return an encoder of words: rows of a table, a product, and a sum over those that the mask counts."""
     stream = np.random.default_rng(4)
-    weights = {"table": stream.standard_normal((words, width)), "w": stream.standard_normal((width, width)) / 4}
+    weights = {"table": stream.standard_normal((length, width)), "w": stream.standard_normal((width, width)) / 4}
     nodes = [
         nets.node("Gather", ["table", "ids"], ["a"]),
         nets.node("MatMul", ["a", "w"], ["b"]),

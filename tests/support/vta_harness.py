@@ -28,12 +28,12 @@ class HarnessError(Exception):
 def build(folder: Path) -> ctypes.CDLL:
     """Compile the model with the driver, as one source."""
     sources = [path for path in sorted(RUNTIME.glob("*.cc")) if path.name != "functions.cc"]
-    whole, library = folder / "harness.cc", folder / "libharness.so"
+    source, library = folder / "harness.cc", folder / "libharness.so"
     sources += [MODEL / "model.cc", MODEL / "harness.cc"]
-    whole.write_text("".join(f'#include "{path}"\n' for path in sources))
+    source.write_text("".join(f'#include "{path}"\n' for path in sources))
     flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden"]
     includes = [f"-I{RUNTIME}", f"-I{MODEL}"]
-    subprocess.run(["g++", *flags, *includes, str(whole), "-o", str(library), "-ldl"], check=True)
+    subprocess.run(["g++", *flags, *includes, str(source), "-o", str(library), "-ldl"], check=True)
     return ctypes.CDLL(str(library))
 
 
@@ -90,8 +90,8 @@ class Board:
     def run(self, stream: Stream | str, arrays: Sequence[np.ndarray], device: str = "", stays: int = 0) -> None:
         """Run a stream, or its text, on arrays; those whose bits are set may stay in the device's memory."""
         text = stream if isinstance(stream, str) else base64.b64encode(stream.encoded()).decode()
-        data = (ctypes.c_void_p * len(arrays))(*(one.ctypes.data for one in arrays))
-        sizes = (ctypes.c_uint64 * len(arrays))(*(one.nbytes for one in arrays))
+        data = (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
+        sizes = (ctypes.c_uint64 * len(arrays))(*(array.nbytes for array in arrays))
         name = (device or self.name).encode()
         call(
             self._library.harness_run,
@@ -106,14 +106,14 @@ class Board:
 
     def hold(self, arrays: Sequence[np.ndarray]) -> int:
         """Say that arrays are constant, until what this returns is released."""
-        data = (ctypes.c_void_p * len(arrays))(*(one.ctypes.data for one in arrays))
-        sizes = (ctypes.c_uint64 * len(arrays))(*(one.nbytes for one in arrays))
+        data = (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
+        sizes = (ctypes.c_uint64 * len(arrays))(*(array.nbytes for array in arrays))
         self._library.harness_hold.restype = ctypes.c_uint64
         return int(self._library.harness_hold(self._handle, data, sizes, len(arrays)))
 
-    def release(self, held: int) -> None:
+    def release(self, handle: int) -> None:
         """Take that back."""
-        self._library.harness_release(self._handle, ctypes.c_uint64(held))
+        self._library.harness_release(self._handle, ctypes.c_uint64(handle))
 
     def traffic(self) -> list[dict[str, Any]]:
         """Return what was copied on each device."""

@@ -33,20 +33,20 @@ def tensors(layer: Conv2d, seed: int = 0, config: VtaConfig = DEFAULT) -> list[n
     """Return random arguments of a layer, in their order; the last one is to be written."""
     random = np.random.default_rng(seed)
     limits = {"int8": (-128, 128), "int32": (-(1 << 20), 1 << 20)}
-    found = [random.integers(*limits[kind], shape).astype(kind) for shape, kind in layer.arguments(config)]
+    arrays = [random.integers(*limits[kind], shape).astype(kind) for shape, kind in layer.arguments(config)]
     if layer.channel_shifts:
-        place = 2 + layer.bias
-        found[place] = random.integers(0, 16, found[place].shape).astype(np.int32)
+        position = 2 + layer.bias
+        arrays[position] = random.integers(0, 16, arrays[position].shape).astype(np.int32)
     if layer.is_filled:
-        found[-2][:] = layer.pad
+        arrays[-2][:] = layer.pad
     if layer.residual_shift is not None:
-        found[-2 - layer.is_filled] = (np.eye(config.block) * (1 << min(layer.residual_shift, 6))).astype(np.int8)
-    return found
+        arrays[-2 - layer.is_filled] = (np.eye(config.block) * (1 << min(layer.residual_shift, 6))).astype(np.int8)
+    return arrays
 
 
 def reference(layer: Conv2d, arguments: list[np.ndarray]) -> np.ndarray:
     """Return what a layer writes, computed with 64 bits and then taken as 32, as the machine does."""
-    x, weights, *others = (one.astype(np.int64) for one in arguments[:-1])
+    x, weights, *others = (argument.astype(np.int64) for argument in arguments[:-1])
     top, left, bottom, right = layer.padding
     around = ((0, 0), (0, 0), (top, bottom), (left, right), (0, 0), (0, 0))
     x = np.pad(x, around, constant_values=layer.pad)
@@ -75,15 +75,15 @@ def maxima(pool: Pool, sums: np.ndarray) -> np.ndarray:
     top, left, bottom, right = pool.outside
     inside = np.zeros((*sums.shape[2:4], *(1,) * (sums.ndim - 4)), bool)
     inside[top : inside.shape[0] - bottom, left : inside.shape[1] - right] = True
-    kept = np.where(inside, sums, np.iinfo(sums.dtype).min)
-    windows = sliding_window_view(kept, pool.window, (2, 3))[:, :, :: pool.stride[0], :: pool.stride[1]]
+    masked = np.where(inside, sums, np.iinfo(sums.dtype).min)
+    windows = sliding_window_view(masked, pool.window, (2, 3))[:, :, :: pool.stride[0], :: pool.stride[1]]
     return windows.max((-2, -1))
 
 
 def _products(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Add up over blocks and lanes; doubles hold such sums exactly, and multiply matrices faster than integers."""
-    found = np.tensordot(x.astype(np.float64), weights.astype(np.float64), ([1, 5], [1, 3]))
-    return found.transpose(0, 4, 1, 2, 3, 5).astype(np.int64)
+    product = np.tensordot(x.astype(np.float64), weights.astype(np.float64), ([1, 5], [1, 3]))
+    return product.transpose(0, 4, 1, 2, 3, 5).astype(np.int64)
 
 
 def _apart(x: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -73,8 +73,8 @@ class Net:
     def layer(self, name: str, inputs: int, outputs: int, kernel: int = 1, **attributes: Any) -> str:
         """Add a convolution, an activation and the rounding of its result."""
         stride, pad = attributes.pop("stride", 1), kernel // 2
-        made = self.conv(name, inputs, outputs, kernel, strides=[stride] * 2, pads=[pad] * 4, **attributes)
-        return self.rounded(self.add("Relu", [made]), 4)
+        layer_output = self.conv(name, inputs, outputs, kernel, strides=[stride] * 2, pads=[pad] * 4, **attributes)
+        return self.rounded(self.add("Relu", [layer_output]), 4)
 
     def proto(self, *outputs: str) -> onnx.ModelProto:
         results = [value(name, None, "int8" if name.startswith("quantize") else "float32") for name in outputs]
@@ -124,9 +124,9 @@ def computed(layer: Conv2d, x: np.ndarray, w: np.ndarray, *others: np.ndarray) -
 
 def _whole(w: np.ndarray) -> np.ndarray:
     """Return the weights of blocks that stand alone with zeros for all other blocks."""
-    found = np.zeros((w.shape[0], w.shape[0], *w.shape[2:]), w.dtype)
-    found[np.arange(len(w)), np.arange(len(w))] = w[:, 0]
-    return found
+    grouped = np.zeros((w.shape[0], w.shape[0], *w.shape[2:]), w.dtype)
+    grouped[np.arange(len(w)), np.arange(len(w))] = w[:, 0]
+    return grouped
 
 
 def layers(module: tvm.IRModule) -> list[Conv2d]:
@@ -135,8 +135,8 @@ def layers(module: tvm.IRModule) -> list[Conv2d]:
 
 
 def kernel_calls(module: tvm.IRModule) -> list[Any]:
-    found = [binding.value for block in module["main"].body.blocks for binding in block.bindings]
-    return [call for call in found if _is_kernel(module, call)]
+    values = [binding.value for block in module["main"].body.blocks for binding in block.bindings]
+    return [call for call in values if _is_kernel(module, call)]
 
 
 def _is_kernel(module: tvm.IRModule, call: Any) -> bool:
@@ -147,8 +147,8 @@ def _is_kernel(module: tvm.IRModule, call: Any) -> bool:
 
 def calls(module: tvm.IRModule, name: str) -> int:
     """Count the calls of an operator."""
-    found = [binding.value for block in module["main"].body.blocks for binding in block.bindings]
-    return sum(getattr(getattr(call, "op", None), "name", "") == f"relax.{name}" for call in found)
+    values = [binding.value for block in module["main"].body.blocks for binding in block.bindings]
+    return sum(getattr(getattr(call, "op", None), "name", "") == f"relax.{name}" for call in values)
 
 
 Compute = Callable[..., np.ndarray]
@@ -160,15 +160,17 @@ def with_calls(module: tvm.IRModule, compute: Compute) -> tvm.IRModule:
     blocks = []
     for block in module["main"].body.blocks:
         bindings = [
-            relax.VarBinding(one.var, _called(module, one.value, compute)) if _is_kernel(module, one.value) else one
-            for one in block.bindings
+            relax.VarBinding(binding.var, _called(module, binding.value, compute))
+            if _is_kernel(module, binding.value)
+            else binding
+            for binding in block.bindings
         ]
         blocks.append(type(block)(bindings))
     main = module["main"]
     body = relax.SeqExpr(blocks, main.body.body)
     functions = {**dict(module.functions_items())}
     functions[module.get_global_var("main")] = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
-    plain = {variable: one for variable, one in functions.items() if EXACT not in (one.attrs or {})}
+    plain = {variable: function for variable, function in functions.items() if EXACT not in (function.attrs or {})}
     return relax.transform.Normalize()(tvm.IRModule(plain, module.attrs, module.global_infos))
 
 
@@ -177,8 +179,8 @@ def _called(module: tvm.IRModule, call: Any, compute: Compute) -> Any:
     name = f"tests.vta.kernel{next(NUMBERS)}"
 
     def run(*tensors: Any) -> None:
-        *given, out = map(tvm.runtime.from_dlpack, tensors)
-        out.copyfrom(compute(layer, *(one.numpy() for one in given)))
+        *operands, out = map(tvm.runtime.from_dlpack, tensors)
+        out.copyfrom(compute(layer, *(operand.numpy() for operand in operands)))
 
     tvm_ffi.register_global_func(name, run)
     return relax.op.call_dps_packed(name, call.args[1], call.ty_args[0])
@@ -188,16 +190,16 @@ def run(module: tvm.IRModule, data: np.ndarray, compute: Compute = computed) -> 
     """Run a module whose kernels a function computes, by default in NumPy."""
     main = relax.VirtualMachine(tvm.compile(with_calls(module, compute), target="llvm"), tvm.cpu())["main"]
     result = main(tvm.runtime.tensor(data))
-    return [one.numpy() for one in ([result] if hasattr(result, "numpy") else list(result))]
+    return [tensor.numpy() for tensor in ([result] if hasattr(result, "numpy") else list(result))]
 
 
 def same(net: Net, *outputs: str, exact: bool = True, config: VtaConfig = DEFAULT) -> tvm.IRModule:
     """Compare a split network with what ONNX Runtime computes of it; returns the split module."""
     module = partition(from_onnx(net.proto(*outputs)), config).module
-    for mine, wanted in zip(run(module, net.data()), reference(net.proto(*outputs), net.data()), strict=True):
-        assert np.unique(wanted).size > 8
+    for mine, reference_output in zip(run(module, net.data()), reference(net.proto(*outputs), net.data()), strict=True):
+        assert np.unique(reference_output).size > 8
         if exact:
-            np.testing.assert_array_equal(mine, wanted)
+            np.testing.assert_array_equal(mine, reference_output)
         else:
-            np.testing.assert_allclose(mine, wanted, rtol=1e-6, atol=1e-7)
+            np.testing.assert_allclose(mine, reference_output, rtol=1e-6, atol=1e-7)
     return module

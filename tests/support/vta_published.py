@@ -68,4 +68,4 @@ def published() -> Iterator[Published]:
 
 def total(rows: list[tuple[Published, float]]) -> float:
     """Return modelled over measured milliseconds of all calls."""
-    return sum(one.calls * ms for one, ms in rows) / sum(one.calls * one.ms for one, _ in rows)
+    return sum(layer.calls * ms for layer, ms in rows) / sum(layer.calls * layer.ms for layer, _ in rows)

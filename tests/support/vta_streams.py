@@ -87,9 +87,11 @@ def stream(config: VtaConfig = DEFAULT, revision: Revision = Revision.V2020_12) 
 
 def edited(changes: Mapping[int, Mapping[str, Any]], of: Stream | None = None) -> Stream:
     """Return the stream with other values in some instructions."""
-    made = of or stream()
-    instructions = [replace(one, **changes.get(number, {})) for number, one in enumerate(made.instructions)]
-    return replace(made, instructions=tuple(instructions))
+    base = of or stream()
+    instructions = [
+        replace(instruction, **changes.get(number, {})) for number, instruction in enumerate(base.instructions)
+    ]
+    return replace(base, instructions=tuple(instructions))
 
 
 def changed(number: int, **fields: Any) -> Stream:
@@ -97,12 +99,12 @@ def changed(number: int, **fields: Any) -> Stream:
     return edited({number: fields})
 
 
-def inserted(place: int, *added: Instruction) -> Stream:
+def inserted(position: int, *added: Instruction) -> Stream:
     """Return the stream with more instructions, which access no DRAM, before one of its own."""
-    made = stream()
-    instructions = (*made.instructions[:place], *added, *made.instructions[place:])
-    moved = ((number + len(added) * (number >= place), buffer) for number, buffer in made.relocations)
-    return replace(made, instructions=instructions, relocations=tuple(moved))
+    base = stream()
+    instructions = (*base.instructions[:position], *added, *base.instructions[position:])
+    moved = ((number + len(added) * (number >= position), buffer) for number, buffer in base.relocations)
+    return replace(base, instructions=instructions, relocations=tuple(moved))
 
 
 def mended(data: bytes | bytearray) -> bytes:

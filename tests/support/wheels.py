@@ -43,7 +43,7 @@ class Wheel:
 
 def listed(table: Mapping[str, Mapping[str, str]]) -> dict[str, Wheel]:
     """Return the wheels of a table of a data file, by project."""
-    return {name: Wheel(name, **words) for name, words in table.items()}
+    return {name: Wheel(name, **fields) for name, fields in table.items()}
 
 
 def downloaded(wheel: Wheel, folder: Path) -> Path:
@@ -52,20 +52,20 @@ def downloaded(wheel: Wheel, folder: Path) -> Path:
     Raises:
         UnreachableError: It cannot be fetched, or its hash is another one.
     """
-    wanted = folder / "requirements.txt"
-    wanted.write_text(f"{wheel.project}=={wheel.version} --hash=sha256:{wheel.sha256}\n", encoding="utf-8")
-    words = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--python-version", _PYTHON]
-    words += [word for platform in wheel.platforms for word in ("--platform", platform)]
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", *words]
-    done = subprocess.run(
-        [*command, "--dest", folder, "--requirement", wanted],
+    requirements = folder / "requirements.txt"
+    requirements.write_text(f"{wheel.project}=={wheel.version} --hash=sha256:{wheel.sha256}\n", encoding="utf-8")
+    options = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--python-version", _PYTHON]
+    options += [argument for platform in wheel.platforms for argument in ("--platform", platform)]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", *options]
+    completed = subprocess.run(
+        [*command, "--dest", folder, "--requirement", requirements],
         capture_output=True,
         text=True,
         check=False,
         timeout=_SECONDS,
     )
-    if done.returncode:
-        raise UnreachableError(f"pip cannot fetch {wheel.file}: {done.stderr.strip()[-2000:]}")
+    if completed.returncode:
+        raise UnreachableError(f"pip cannot fetch {wheel.file}: {completed.stderr.strip()[-2000:]}")
     return folder / wheel.file
 
 

@@ -57,17 +57,17 @@ def counted(*shape: int) -> Array:
 
 def net(
     nodes: Sequence[onnx.NodeProto],
-    fed: Mapping[str, Array],
+    feeds: Mapping[str, Array],
     weights: Mapping[str, Any] | None = None,
     opset: int = 17,
     output: str = "float32",
     right: Array | None = None,
 ) -> Wild:
     """Return a case whose model has these inputs, and the output y of an open shape."""
-    values = [value(name, array.shape, str(array.dtype)) for name, array in fed.items()]
+    values = [value(name, array.shape, str(array.dtype)) for name, array in feeds.items()]
     proto = nets.model(nodes, values, [value("y", None, output)], weights, opset)
     proto.ir_version = 10 if opset > 18 else 8
-    return Wild(proto, fed, right)
+    return Wild(proto, feeds, right)
 
 
 def drawn(nodes: Sequence[onnx.NodeProto], inputs: Mapping[str, tuple[tuple[int, ...], str]], **options: Any) -> Wild:
@@ -88,8 +88,8 @@ def _guards() -> Named:
     ]
     for length in (16, 49, 50, 197):
         mask = np.triu(np.full((length, length), -np.inf, np.float32), 1)
-        fed = {"q": normal(1, 4, length, 16), "k": normal(1, 4, 16, length), "v": normal(1, 4, length, 16, seed=4)}
-        yield f"nan-guard-{length}", net(nodes, fed, {"zero": np.float32(0), "mask": mask})
+        feeds = {"q": normal(1, 4, length, 16), "k": normal(1, 4, 16, length), "v": normal(1, 4, length, 16, seed=4)}
+        yield f"nan-guard-{length}", net(nodes, feeds, {"zero": np.float32(0), "mask": mask})
 
 
 def _rows() -> Named:
@@ -182,7 +182,7 @@ def _branch(number: float) -> onnx.GraphProto:
 def _halves() -> Named:
     """Half precision inside, single at the interface, as converters write it; and both types at one node."""
     x, image = normal(1, 256), normal(1, 3, 9, 9)
-    weights = {f"w{at}": (normal(256, 256, seed=at) / 16).astype(np.float16) for at in range(2)}
+    weights = {f"w{index}": (normal(256, 256, seed=index) / 16).astype(np.float16) for index in range(2)}
 
     def wrapped(*nodes: onnx.NodeProto, kind: int = HALF) -> list[onnx.NodeProto]:
         return [node("Cast", ["x"], ["h"], to=kind), *nodes, node("Cast", ["r"], ["y"], to=FLOAT)]
@@ -201,9 +201,9 @@ def _halves() -> Named:
     )
     shared = [("x", "float16"), ("g", "float32"), ("b", "float32"), ("m", "float32"), ("v", "float32")]
     for name, types in {"scale": shared, "mean": [(n, "float16" if n in "xgb" else t) for n, t in shared]}.items():
-        parts = {n: (np.abs(normal(3, seed=at)) + 0.5).astype(t) for at, (n, t) in enumerate(types) if n != "x"}
+        vectors = {n: (np.abs(normal(3, seed=index)) + 0.5).astype(t) for index, (n, t) in enumerate(types) if n != "x"}
         nodes = [node("BatchNormalization", ["x", "g", "b", "m", "v"], ["y"])]
-        yield f"batch-norm-mixed-{name}", net(nodes, {"x": image.astype(np.float16)}, parts, output="float16")
+        yield f"batch-norm-mixed-{name}", net(nodes, {"x": image.astype(np.float16)}, vectors, output="float16")
     for size in (1, 3, 5):
         lrn = [node("LRN", ["x"], ["y"], size=size)]
         yield f"half-lrn-{size}", net(lrn, {"x": normal(1, 6, 4, 4).astype(np.float16)}, output="float16")
@@ -268,8 +268,8 @@ def _empty() -> Named:
     )
     wide = normal(2, 6)
     for name, sizes in {"first": [0, 6], "last": [6, 0], "middle": [2, 0, 4]}.items():
-        parts = [f"p{at}" for at in range(len(sizes))]
-        nodes = [node("Split", ["x", "s"], parts, axis=1), node("Concat", parts, ["y"], axis=1)]
+        names = [f"p{index}" for index in range(len(sizes))]
+        nodes = [node("Split", ["x", "s"], names, axis=1), node("Concat", names, ["y"], axis=1)]
         yield f"empty-part-{name}", net(nodes, {"x": wide}, {"s": np.array(sizes)}, right=wide)
     product = [node("MatMul", ["x", "w"], ["p"]), node("Add", ["p", "b"], ["y"])]
     bias = {"w": np.zeros((0, 4), np.float32), "b": normal(4)}
@@ -337,11 +337,11 @@ def _empty() -> Named:
     )
     cache.proto.graph.input[0].CopyFrom(value("past", (1, 2, "past_len", 4)))
     yield "empty-cache", cache
-    nodes = [node("Concat", [f"past{at}", "x"], [f"all{at}"], axis=2) for at in range(2)]
-    fed = {"past0": np.zeros((1, 2, 0, 4), np.float32), "past1": np.zeros((1, 2, 0, 4), np.float32), "x": step}
-    caches = net([*nodes, node("Add", ["all0", "all1"], ["y"])], fed, right=2 * step)
-    for at in range(2):
-        caches.proto.graph.input[at].CopyFrom(value(f"past{at}", (1, 2, "past_len", 4)))
+    nodes = [node("Concat", [f"past{index}", "x"], [f"all{index}"], axis=2) for index in range(2)]
+    feeds = {"past0": np.zeros((1, 2, 0, 4), np.float32), "past1": np.zeros((1, 2, 0, 4), np.float32), "x": step}
+    caches = net([*nodes, node("Add", ["all0", "all1"], ["y"])], feeds, right=2 * step)
+    for index in range(2):
+        caches.proto.graph.input[index].CopyFrom(value(f"past{index}", (1, 2, "past_len", 4)))
     yield "empty-caches", caches
 
 
@@ -606,12 +606,12 @@ def _forms() -> Named:
     only.proto.opset_import[0].domain = "ai.onnx"
     yield "domain-ai-onnx-only", only
     inner = nets.graph([node("Neg", ["x"], ["n"], domain="ai.onnx")], [], [value("n", (3,))])
-    both = net(
+    network = net(
         [node("If", ["c"], ["y"], then_branch=inner, else_branch=inner, domain="ai.onnx")],
         {"x": x, "c": np.array(1, bool)},
         right=-x,
     )
-    yield "domain-ai-onnx-inside", both
+    yield "domain-ai-onnx-inside", network
     yield "unsorted", net([node("Relu", ["n"], ["y"]), node("Neg", ["x"], ["n"])], {"x": x}, right=np.maximum(-x, 0))
     unsorted = nets.graph([node("Relu", ["n"], ["r"]), node("Neg", ["x"], ["n"])], [], [value("r", (3,))])
     yield (
@@ -629,7 +629,7 @@ def undefined() -> dict[str, onnx.ModelProto]:
     image, line = normal(1, 1, 4, 4), normal(4)
     pads, scales = {"p": np.array([1, 1])}, {"s": np.array([1, 1, 2, 2], np.float32)}
     lstm = {"w": normal(1, 8, 3), "r": normal(1, 8, 2)}
-    made = {
+    cases = {
         "pad-mode": net([node("Pad", ["x", "p"], ["y"], mode="mirror")], {"x": line}, pads),
         "resize-mode": net([node("Resize", ["x", "", "s"], ["y"], mode="lanczos")], {"x": image}, scales),
         "resize-coordinates": net(
@@ -651,4 +651,4 @@ def undefined() -> dict[str, onnx.ModelProto]:
             [node("ScatterElements", ["x", "i", "x"], ["y"], reduction="average")], {"x": line}, {"i": np.arange(4)}, 18
         ),
     }
-    return {name: case.proto for name, case in made.items()}
+    return {name: case.proto for name, case in cases.items()}
