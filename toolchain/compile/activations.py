@@ -2,9 +2,9 @@
 
 TVM walks through the kernels and takes the storage that fits best among those that are free. Here all tensors of a
 function that are no results lie in one storage, where each has a place that none has which is needed at the same time.
-TVM's kernels want tensors that begin where their memory does, so the virtual machine is told to move the beginning:
-`vm.builtin.ensure_zero_offset` does that on a CPU, and copies nothing where the offset is a multiple of 64 bytes. Ours,
-in runtime/model/, takes less time than TVM's.
+TVM's kernels need tensors that begin where their memory does, so a call of `vm.builtin.ensure_zero_offset` moves the
+beginning of each. On a CPU it copies nothing where the offset is a multiple of 64 bytes. The one of this project, in
+runtime/model/, takes less time than TVM's.
 """
 
 from __future__ import annotations
