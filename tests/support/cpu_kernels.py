@@ -16,12 +16,11 @@ import tvm
 
 from tests.support import nets
 from tests.support.nets import node, value
-from toolchain import board
 from toolchain.backends.cpu.kernels.sparse.weights import example as weights_with_zero_blocks
 from toolchain.backends.cpu.layers import Activation, Conv, PostOp
-from toolchain.backends.cpu.machine import Machine, llvm_target
+from toolchain.backends.cpu.machine import Machine, this_machine
 
-NATIVE = llvm_target(replace(board.load("local").resolved(), cores=2))  # without what Linux hides of this processor
+NATIVE = this_machine()
 AARCH64 = tvm.target.Target(
     {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72", "mattr": ["+neon"], "num-cores": 4}
 )

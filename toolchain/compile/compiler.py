@@ -13,12 +13,12 @@ from typing import Any
 import tvm
 from numpy.typing import NDArray
 from tvm import relax
-from tvm.target import codegen
 
 import toolchain
 from toolchain import bundle, files, interrupts, states, tensors, versions
 from toolchain.backends.base import EXACT, NODES, OPERATIONS, SPARSE, Backend
 from toolchain.backends.cpu.lowering import PIPELINE
+from toolchain.backends.cpu.machine import this_machine
 from toolchain.board import Board
 from toolchain.bundle import Bundle, Reference, inventories, memory
 from toolchain.bundle.manifest import (
@@ -582,8 +582,8 @@ def _input_text(request: BuildRequest) -> str:
 
 def _open(module: tvm.IRModule, imported: ImportedModel, pipeline: str) -> states.Call:
     # For this machine's own CPU, whose vector instructions make the emulation bearable.
-    target = tvm.target.Target({"kind": "llvm", "mcpu": str(codegen.llvm_get_system_cpu())})
-    machine = relax.VirtualMachine(tvm.compile(module, target=target, tir_pipeline=pipeline), tvm.cpu())
+    library = tvm.compile(module, target=this_machine(), tir_pipeline=pipeline)
+    machine = relax.VirtualMachine(library, tvm.cpu())
 
     def run(inputs: Tensors) -> dict[str, NDArray[Any]]:
         result: Any = machine[ENTRY](*(tvm.runtime.tensor(inputs[spec.name]) for spec in imported.source.inputs))

@@ -12,7 +12,7 @@ from tvm.target import codegen
 
 from toolchain import architecture
 from toolchain.architecture import Architecture, Isa
-from toolchain.board import NATIVE, Board
+from toolchain.board import NATIVE, Board, load
 from toolchain.errors import InputError, did_you_mean
 
 Dot = Literal["vpdpbusd", "sdot", "smull", "vmull", ""]
@@ -213,6 +213,11 @@ def llvm_target(board: Board) -> tvm.target.Target:
     if board.cores:
         description["num-cores"] = board.cores
     return tvm.target.Target(description)
+
+
+def this_machine() -> tvm.target.Target:
+    """Return the LLVM target of this machine, without instructions that Linux or a virtual machine hides."""
+    return llvm_target(load("local").resolved())
 
 
 def _cpus(board: Board) -> list[str]:

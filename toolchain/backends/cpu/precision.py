@@ -16,7 +16,7 @@ from toolchain.architecture import INTRINSICS
 from toolchain.backends.cpu.graph.rewriting import ENTRY
 from toolchain.backends.cpu.kernels.emit import has_assembly, portable
 from toolchain.backends.cpu.layers import PACKED
-from toolchain.backends.cpu.machine import Machine
+from toolchain.backends.cpu.machine import Machine, this_machine
 from toolchain.backends.graph.values import name_of
 from toolchain.errors import InputError
 
@@ -117,7 +117,7 @@ def on_any_x86(module: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
         InputError: A kernel has other instructions, and this machine is not a processor of that kind.
     """
     features = _vector_features(target)  # none of a processor that is not x86
-    is_here = bool(features) and features <= _vector_features(_this_machine())
+    is_here = bool(features) and features <= _vector_features(this_machine())
     functions: dict[Any, Any] = {}
     for variable, function in module.functions_items():
         functions[variable] = function
@@ -134,10 +134,6 @@ def on_any_x86(module: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
 def _vector_features(target: tvm.target.Target) -> set[str]:
     """Return the vector instructions of a processor; LLVM's other features are hints about its speed, for example."""
     return {str(name) for name in codegen.llvm_get_cpu_features(target) if str(name).startswith(("sse", "avx"))}
-
-
-def _this_machine() -> tvm.target.Target:
-    return tvm.target.Target({"kind": "llvm", "mcpu": str(codegen.llvm_get_system_cpu())})
 
 
 def _has_intrinsics(function: tirx.PrimFunc) -> bool:

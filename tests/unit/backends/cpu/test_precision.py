@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tvm
 from tvm import relax
-from tvm.target import codegen
 
 from tests.support import nets, qdq_nets
 from tests.support.nets import node
@@ -17,6 +16,7 @@ from toolchain import board
 from toolchain.backends.cpu import precision
 from toolchain.backends.cpu.backend import Cpu
 from toolchain.backends.cpu.lowering import PIPELINE
+from toolchain.backends.cpu.machine import this_machine
 from toolchain.errors import InputError
 from toolchain.models import importer, source
 
@@ -112,7 +112,7 @@ def test_rounded_weights_of_an_arm_board_are_computed_on_this_machine(tmp_path):
     backend = Cpu(board.load("rpi4").resolved().with_precision(weights="int8"))
     module = scheduled(backend, proto, tmp_path)
     assert backend.remarks(module) == ["1 of 1 kernels with products have weights of 4 or 8 bits"]
-    target = tvm.target.Target({"kind": "llvm", "mcpu": str(codegen.llvm_get_system_cpu())})
+    target = this_machine()
     machine = relax.VirtualMachine(tvm.compile(backend.on_cpu(module), target=target, tir_pipeline=PIPELINE), tvm.cpu())
     data = normal(3, 256)
     (expected,) = nets.run(proto, {"x": data})
@@ -137,7 +137,7 @@ def test_any_machine_computes_what_the_board_does(mcpu, tmp_path):
 def test_other_instructions_are_an_obstacle_where_the_machine_lacks_them(tmp_path, monkeypatch):
     backend = cpu("znver4")
     module = scheduled(backend, qdq_nets.quantized(qdq_nets.residual(), tmp_path), tmp_path)
-    monkeypatch.setattr(precision, "_this_machine", lambda: tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"}))
+    monkeypatch.setattr(precision, "this_machine", lambda: tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"}))
     with pytest.raises(InputError, match="has instructions of znver4, which this machine lacks"):
         backend.on_cpu(module)
 
@@ -179,7 +179,7 @@ def test_float16_between_layers(make, tmp_path):
     backend, proto = Cpu(RPI5), make()
     module = scheduled(backend, proto, tmp_path)
     assert re.fullmatch(r"(\d) of \1 kernels with products are in float16", *backend.remarks(module))
-    target = tvm.target.Target({"kind": "llvm", "mcpu": str(codegen.llvm_get_system_cpu())})
+    target = this_machine()
     built = tvm.compile(backend.on_cpu(module), target=target, tir_pipeline=PIPELINE)
     data = normal(*(dim.dim_value for dim in proto.graph.input[0].type.tensor_type.shape.dim)) * 8
     result = relax.VirtualMachine(built, tvm.cpu())["main"](tvm.runtime.tensor(data))
