@@ -45,7 +45,7 @@ def test_it_is_calibrated_with_what_it_is_run_with(tmp_path):
     np.savez(tmp_path / "wide.npz", x=np.full((1, 16, 6, 6), 1e4, np.float32))
     _, usual, _ = prepared(qdq_nets.two_convolutions(), tmp_path)
     _, same, _ = prepared(qdq_nets.two_convolutions(), tmp_path)
-    _, wide, _ = prepared(qdq_nets.two_convolutions(), tmp_path, given=inputs.Source(npz=tmp_path / "wide.npz", seed=3))
+    _, wide, _ = prepared(qdq_nets.two_convolutions(), tmp_path, data=inputs.Source(npz=tmp_path / "wide.npz", seed=3))
     assert usual.sha256 == same.sha256 != wide.sha256
 
 
