@@ -739,7 +739,7 @@ def words(isa, instruction):
 
 
 @settings(max_examples=300, deadline=None)
-@given(made=encoded())
+@given(program=encoded())
 def test_both_decoders_read_the_same(program):
     isa, instruction = program
     data = isa.encode(instruction)
@@ -748,7 +748,7 @@ def test_both_decoders_read_the_same(program):
 
 
 @settings(max_examples=300, deadline=None)
-@given(made=encoded(), bit=st.integers(0, 127))
+@given(program=encoded(), bit=st.integers(0, 127))
 def test_both_decoders_refuse_the_same(program, bit):
     isa, instruction = program
     data = (int.from_bytes(isa.encode(instruction), "little") ^ 1 << bit).to_bytes(16, "little")
