@@ -252,9 +252,9 @@ def _with_parts(module: tvm.IRModule, wholes: Mapping[int, NDArray[Any]]) -> tvm
 
     def part(constant: Any, whole: NDArray[Any]) -> relax.Call:
         shape = constant.value.shape
-        key = (whole.shape, tuple(shape))
+        key = (whole.shape, tuple(shape), str(whole.dtype))
         if key not in parts:
-            parts[key] = builder.add_func(_part_kernel(*key, str(whole.dtype)), _PART)
+            parts[key] = builder.add_func(_part_kernel(*key), _PART)
         kind = relax.TensorType(shape, str(whole.dtype))
         return relax.op.call_tir(parts[key], relax.Tuple([relax.const(whole, str(whole.dtype))]), kind)
 

@@ -80,6 +80,10 @@ class Plan:
     def channels(self) -> int:
         return 1 if self.order == "gray" else 3
 
+    @property
+    def finds_boxes(self) -> bool:
+        return self.head not in {"none", "classes", "labels"}
+
 
 @dataclass(frozen=True)
 class Pictures(Pipeline):

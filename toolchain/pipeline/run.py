@@ -396,7 +396,7 @@ def _read_second(request: RunRequest, first: Manifest, device: ConnectedDevice) 
     other = device.in_slot(request.crops)
     current = bench.current(other.store, other.name)
     check_board(current.manifest, device.board, root=other.store.folder)
-    if first.pictures is None or first.pictures.plan.head in {"none", "classes", "labels"}:
+    if first.pictures is None or not first.pictures.plan.finds_boxes:
         raise InputError(f"{first.name} finds no boxes in a picture", hint="build it with steps that find boxes")
     second = current.manifest.pictures
     if second is None or second.plan.output < 0:

@@ -294,7 +294,8 @@ class Backend(ABC):
         """Return scheduled kernels, of a build or of a search, with the blocks that sum up in half precision."""
         return module
 
-    def open_choices(self, kernels_by_size: Sequence[Sequence[Any]]) -> list[dict[str, Choice]]:  # noqa: ARG002 - for backends that have some
+    @abstractmethod
+    def open_choices(self, kernels_by_size: Sequence[Sequence[Any]]) -> list[dict[str, Choice]]:
         """Choose how templates compute layers for every size of a dimension.
 
         Args:
@@ -303,8 +304,8 @@ class Backend(ABC):
         Returns:
             For each size, choices by layer.
         """
-        return []
 
+    @abstractmethod
     def open_kernel(
         self, lowered: Sequence[Any], written: Sequence[Any], sizes: Sequence[int], choices: Mapping[str, Choice]
     ) -> Any:
@@ -319,7 +320,6 @@ class Backend(ABC):
         Raises:
             DifferentError: There is none.
         """
-        raise NotImplementedError
 
     def remarks(self, module: tvm.IRModule) -> Sequence[str]:  # noqa: ARG002 - for half precision
         """List remarks for the user about the kernels that `apply_choices` returned."""

@@ -20,8 +20,7 @@ from toolchain.sounds import Sounds
 from toolchain.tensors import Tensors
 from toolchain.texts import Texts
 
-Steps = Pictures | Sounds | Texts
-_OF_BOXES = ("yolo-v5", "yolo-v8", "detr", "boxes")  # how outputs are read, as plans have it
+ReleaseSteps = Pictures | Sounds | Texts
 
 
 class Answers(Protocol):
@@ -43,7 +42,7 @@ class StepAnswers(ABC):
     """The steps of a release after its model, which this machine computes as devices do."""
 
     outputs: Sequence[str]  # names, in the order of the release
-    steps: Steps
+    steps: ReleaseSteps
 
     @abstractmethod
     def answer(self, values: Tensors, path: Path) -> Any:
@@ -111,6 +110,8 @@ class StepText(StepAnswers):
         output = outputs[steps.plan.output]
         if isinstance(steps, Texts):
             numbers = output.argmax(axis=-1) if output.dtype == np.float32 else output
+            if ((numbers < 0) | (numbers >= len(steps.labels))).any():
+                raise InputError("an output has numbers that are not those of tokens", hint="check the vocabulary")
             return steps.text(numbers.reshape(-1).tolist())
         if isinstance(steps, Sounds):
             found = native_sounds.Computer(steps.plan).find(output)
@@ -120,14 +121,14 @@ class StepText(StepAnswers):
 
 
 def of_objects(
-    steps: Steps | None, outputs: Sequence[str], categories: frozenset[str], *, masks: bool
+    steps: ReleaseSteps | None, outputs: Sequence[str], categories: frozenset[str], *, masks: bool
 ) -> StepObjects | None:
     """Return the steps of a release as answers; None if they find no boxes, or no masks.
 
     Raises:
         InputError: The objects that they find have no names.
     """
-    if not isinstance(steps, Pictures) or steps.plan.head not in _OF_BOXES:
+    if not isinstance(steps, Pictures) or not steps.plan.finds_boxes:
         return None
     if masks and steps.plan.mask_output < 0:
         return None
@@ -139,7 +140,7 @@ def of_objects(
     return StepObjects(outputs, steps, categories, masks)
 
 
-def of_text(steps: Steps | None, outputs: Sequence[str]) -> StepText | None:
+def of_text(steps: ReleaseSteps | None, outputs: Sequence[str]) -> StepText | None:
     """Return the steps of a release as answers; None if they read no text."""
     reads = isinstance(steps, Texts) or (steps is not None and steps.plan.head == "labels")
     return StepText(outputs, steps) if steps is not None and reads else None

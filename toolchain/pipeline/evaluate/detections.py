@@ -11,7 +11,7 @@ import numpy as np
 
 from toolchain.errors import InputError, did_you_mean
 from toolchain.pipeline.evaluate import answers, masks, precision
-from toolchain.pipeline.evaluate.answers import Answers, StepObjects, Steps
+from toolchain.pipeline.evaluate.answers import Answers, ReleaseSteps, StepObjects
 from toolchain.pipeline.evaluate.data import Reader, Sample, Target
 from toolchain.pipeline.evaluate.metrics import Metric, Score
 from toolchain.pipeline.evaluate.paired import DRAWS, FEWEST_DRAWS, NO_LOSS, Loss, compare_totals
@@ -34,7 +34,7 @@ class MeanPrecision(Metric):
     categories: Mapping[int, str]
     objects: Answers | None  # makes boxes or masks with scores and categories; None: the steps of the release do
 
-    def of_release(self, steps: Steps | None, outputs: Sequence[str], *, own_reader: bool) -> MeanPrecision:
+    def of_release(self, steps: ReleaseSteps | None, outputs: Sequence[str], *, own_reader: bool) -> MeanPrecision:
         if self.objects:
             return self
         objects = None if own_reader else self._of_steps(steps, outputs)
@@ -47,7 +47,7 @@ class MeanPrecision(Metric):
             )
         return replace(self, objects=objects, digest=f"{self.digest}\n{objects.name}\n{objects.digest}")
 
-    def _of_steps(self, steps: Steps | None, outputs: Sequence[str]) -> Answers | None:
+    def _of_steps(self, steps: ReleaseSteps | None, outputs: Sequence[str]) -> Answers | None:
         return answers.of_objects(steps, outputs, frozenset(self.categories.values()), masks=self.name == MASKS)
 
     def check(self, reader: Reader, outputs: Sequence[TensorSpec]) -> None:  # noqa: ARG002 - the answers decide

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolchain.errors import InputError, did_you_mean
-from toolchain.pipeline.evaluate.answers import Steps
+from toolchain.pipeline.evaluate.answers import ReleaseSteps
 from toolchain.pipeline.evaluate.data import Reader, Target
 from toolchain.pipeline.evaluate.functions import UserFunction
 from toolchain.pipeline.evaluate.paired import NO_LOSS, Loss, compare_answers, compare_scores, compare_totals
@@ -39,7 +39,7 @@ class Metric(ABC):
     scale: float = 1.0
     sign: float = 1.0  # -1 if less is better
 
-    def of_release(self, steps: Steps | None, outputs: Sequence[str], *, own_reader: bool) -> Metric:
+    def of_release(self, steps: ReleaseSteps | None, outputs: Sequence[str], *, own_reader: bool) -> Metric:
         """Return the metric for a release with these steps and outputs.
 
         Args:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from toolchain.errors import InputError
 from toolchain.pipeline.evaluate import answers, extras
-from toolchain.pipeline.evaluate.answers import Answers, Steps
+from toolchain.pipeline.evaluate.answers import Answers, ReleaseSteps
 from toolchain.pipeline.evaluate.data import Reader, Target
 from toolchain.pipeline.evaluate.metrics import Metric, Score, compare_sums, counts
 from toolchain.pipeline.evaluate.paired import Loss
@@ -27,7 +27,7 @@ class WordErrorRate(Metric):
 
     text: Answers | None  # None: the steps of the release read it
 
-    def of_release(self, steps: Steps | None, outputs: Sequence[str], *, own_reader: bool) -> WordErrorRate:
+    def of_release(self, steps: ReleaseSteps | None, outputs: Sequence[str], *, own_reader: bool) -> WordErrorRate:
         _ = own_reader  # the outputs have the text, whoever read the sample
         if self.text:
             return self
