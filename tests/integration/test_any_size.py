@@ -13,7 +13,6 @@ import pytest
 from tests.support import nets, text_nets, variant_nets
 from tests.support.commands import done, parsed, toolchain
 from toolchain import bundle
-from toolchain.models.ort import onnxruntime
 
 GREATEST = 40
 DIMS = ("--dim", f"length=1..{GREATEST}", "--dim", "batch=1")
@@ -24,19 +23,6 @@ def tokens(length: int) -> dict[str, np.ndarray]:
     stream = np.random.default_rng(length)
     mask = np.arange(length)[None] < max(1, length - 3)
     return {"ids": stream.integers(0, 50, (1, length)), "mask": mask.astype(np.int64)}
-
-
-def expected(path: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    session = onnxruntime.InferenceSession(path)
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(None, arrays), strict=True))
-
-
-def assert_near(found, wanted) -> None:
-    assert set(found) == set(wanted)
-    for name, value in wanted.items():
-        assert found[name].shape == value.shape
-        assert np.abs(found[name] - value).max() <= 1e-5 * np.abs(value).max(), name
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +64,7 @@ def test_run_takes_arrays_of_any_size(device, encoder, tmp_path):
         words = ["--input", tmp_path / "in.npz", "-o", tmp_path / "out.npz", *threads]
         assert parsed("run", *device[0], *words)["variant"] == f"length-{size}"
         with np.load(tmp_path / "out.npz") as outputs:
-            assert_near(dict(outputs), expected(encoder[0], tokens(size)))
+            nets.assert_near(dict(outputs), nets.outputs(encoder[0], tokens(size)))
 
 
 @pytest.mark.parametrize("shapes", [(GREATEST + 1, GREATEST + 1), (9, 8)])
@@ -148,7 +134,7 @@ def test_an_application_sets_any_size(encoder, tmp_path):
     with np.load(tmp_path / "out.npz") as outputs:
         for size in SIZES:
             found = {name: outputs[f"{name}-{size}"] for name in ("tokens", "mean")}
-            assert_near(found, expected(encoder[0], tokens(size)))
+            nets.assert_near(found, nets.outputs(encoder[0], tokens(size)))
 
 
 # --- other networks ------------------------------------------------------------------------------------------------

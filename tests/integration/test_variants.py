@@ -18,7 +18,6 @@ from tests.support.parts import require
 from tests.support.paths import DATA
 from toolchain import board, bundle
 from toolchain.bundle import inventories
-from toolchain.models.ort import onnxruntime
 
 SIZES = {"small": (12, 16), "large": (24, 40)}
 WORDS = [argument for name, (high, wide) in SIZES.items() for argument in ("--shape", f"{name}=x:1,3,{high},{wide}")]
@@ -38,18 +37,6 @@ def device(pictures, tmp_path_factory):
     """Return the options of a device of this machine with a release, and the report of its deploy."""
     options = ["--board", "local", "--root", tmp_path_factory.mktemp("device") / "root"]
     return options, json.loads(done("deploy", pictures[1].folder, *options, "--budget", 0, "--json", "-").out)
-
-
-def expected(path: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    session = onnxruntime.InferenceSession(path)
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(None, arrays), strict=True))
-
-
-def assert_near(outputs, expected_outputs) -> None:
-    assert set(outputs) == set(expected_outputs)
-    for name, value in expected_outputs.items():
-        assert np.abs(outputs[name] - value).max() <= 1e-5 * np.abs(value).max(), name
 
 
 def test_equal_weights_are_stored_once(pictures, tmp_path):
@@ -85,7 +72,7 @@ def test_run_selects_by_the_shapes_of_arrays(name, device, pictures, tmp_path):
     report = parsed("run", *device[0], "--input", tmp_path / "in.npz", "-o", tmp_path / "out.npz")
     assert report["variant"] == name
     with np.load(tmp_path / "out.npz") as outputs:
-        assert_near(dict(outputs), expected(pictures[0], arrays))
+        nets.assert_near(dict(outputs), nets.outputs(pictures[0], arrays))
 
 
 def test_bench_measures_all_or_one(device):
@@ -144,7 +131,7 @@ def test_an_evaluation_takes_a_variant(device, pictures, tmp_path):
     stream = np.random.default_rng(5)
     for name, size in SIZES.items():
         samples = stream.standard_normal((6, 1, 3, *size), dtype=np.float32)
-        outputs = np.stack([expected(pictures[0], {"x": sample})["y"] for sample in samples])
+        outputs = np.stack([nets.outputs(pictures[0], {"x": sample})["y"] for sample in samples])
         np.savez(tmp_path / f"{name}.npz", x=samples, y=outputs)
     command = ["evaluate", "current", "--model", pictures[0], "--metric", "cosine", *device[0], "--json", "-"]
     for name in SIZES:
@@ -197,7 +184,7 @@ def test_a_range_sets_all_inputs_and_arrays_without_elements_are_refused(tmp_pat
     report = parsed("run", *options, "--input", tmp_path / "in.npz", "-o", tmp_path / "out.npz")
     assert report["variant"] == "length-8"
     with np.load(tmp_path / "out.npz") as outputs:
-        assert_near(dict(outputs), expected(path, arrays))
+        nets.assert_near(dict(outputs), nets.outputs(path, arrays))
     refused = toolchain("build", path, "--dim", "length=0,4", "-o", tmp_path / "empty")
     assert refused.code == 2
     assert "variants length-0 and length-4 have different inputs" in refused.err or "has no inputs" in refused.err
@@ -262,7 +249,7 @@ def test_a_python_application_selects_variants(sdk, pictures, tmp_path):
     assert second.startswith('EdgeError the release has no variant "none"')
     with np.load(tmp_path / "out.npz") as outputs:
         for name, x in inputs.items():
-            assert_near({"y": outputs[name]}, expected(pictures[0], {"x": x}))
+            nets.assert_near({"y": outputs[name]}, nets.outputs(pictures[0], {"x": x}))
 
 
 # --- boards and public files ---------------------------------------------------------------------------------------

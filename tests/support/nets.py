@@ -67,6 +67,21 @@ def save(proto: onnx.ModelProto, folder: Path, name: str = "net.onnx") -> str:
     return str(folder / name)
 
 
+def outputs(path: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the outputs of a model's file by name, as ONNX Runtime computes them."""
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(None, dict(arrays)), strict=True))
+
+
+def assert_near(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> None:
+    """Compare outputs by name: their shapes, and their numbers within 1e-5 of the largest."""
+    assert set(found) == set(expected)
+    for name, value in expected.items():
+        assert found[name].shape == value.shape
+        assert np.abs(found[name] - value).max() <= 1e-5 * np.abs(value).max(), name
+
+
 def run(proto: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     return session.run(None, dict(feeds))

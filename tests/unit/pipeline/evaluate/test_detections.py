@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import math
 from dataclasses import replace
@@ -11,9 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from PIL import Image
-from pycocotools.coco import COCO
-from pycocotools.cocoeval import COCOeval
 
+from tests.support import coco_sets
 from toolchain.errors import InputError
 from toolchain.pipeline.evaluate import data, extras, precision
 from toolchain.pipeline.evaluate.catalog import open_metric
@@ -44,7 +41,6 @@ def random_picture(stream, categories=3):
 
 def by_pycocotools(pictures, categories=3):
     """Return the first figure of `COCOeval.summarize`, in its default settings."""
-    names = [{"id": number, "name": str(number)} for number in range(1, categories + 1)]
     images = [{"id": number} for number in range(len(pictures))]
     truth, guesses = [], []
     for number, (objects, boxes) in enumerate(pictures):
@@ -57,15 +53,7 @@ def by_pycocotools(pictures, categories=3):
             {"image_id": number, "category_id": one.category, "bbox": list(one.box), "score": one.score}
             for one in boxes
         ]
-    with contextlib.redirect_stdout(io.StringIO()):
-        known = COCO()
-        known.dataset = {"images": images, "categories": names, "annotations": truth}
-        known.createIndex()
-        evaluation = COCOeval(known, known.loadRes(guesses), "bbox")
-        evaluation.evaluate()
-        evaluation.accumulate()
-        evaluation.summarize()
-    return evaluation.stats[0]
+    return coco_sets.mean_precision(images, truth, guesses, "bbox", categories)
 
 
 def mean_precision(pictures, counts):

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 
 import numpy as np
 import pytest
 from PIL import Image
 from pycocotools import mask as tools
-from pycocotools.coco import COCO
-from pycocotools.cocoeval import COCOeval
 
+from tests.support import coco_sets
 from toolchain.errors import InputError
 from toolchain.pipeline.evaluate import data, masks, precision
 from toolchain.pipeline.evaluate.catalog import open_metric
@@ -56,7 +53,6 @@ def random_picture(stream):
 
 
 def by_pycocotools(pictures):
-    names = [{"id": number, "name": str(number)} for number in range(1, 4)]
     images = [{"id": number, "height": HEIGHT, "width": WIDTH} for number in range(len(pictures))]
     truth, guesses = [], []
     for number, (objects, found) in enumerate(pictures):
@@ -69,15 +65,7 @@ def by_pycocotools(pictures):
             {"image_id": number, "category_id": one.category, "segmentation": one.runs, "score": one.score}
             for one in found
         ]
-    with contextlib.redirect_stdout(io.StringIO()):
-        known = COCO()
-        known.dataset = {"images": images, "categories": names, "annotations": truth}
-        known.createIndex()
-        evaluation = COCOeval(known, known.loadRes(guesses), "segm")
-        evaluation.evaluate()
-        evaluation.accumulate()
-        evaluation.summarize()
-    return evaluation.stats[0]
+    return coco_sets.mean_precision(images, truth, guesses, "segm")
 
 
 def check_equal(seed):
