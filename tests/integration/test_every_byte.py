@@ -89,6 +89,17 @@ def test_each_byte_of_a_package_counts_or_is_listed(which, signed, trust, tmp_pa
     assert wrong == []
 
 
+def test_each_byte_of_the_empty_configuration_counts(signed, trust, tmp_path):
+    """It has two bytes, which a sample of the positions seldom meets."""
+    package, changed_package = tmp_path / "package.tar", tmp_path / "changed.tar"
+    bundle.pack(signed, package)
+    data, trusted = package.read_bytes(), Trust.read(trust / "trusted")
+    start = data.index(b"{}\0")
+    for _position, changed in every_byte.each_bit(data, (start, start + 1)):
+        changed_package.write_bytes(changed)
+        assert every_byte.accepted(changed_package, trusted, tmp_path / "out") is None
+
+
 def test_what_is_listed_of_a_package_is_not_covered(signed, trust, tmp_path):
     package, changed_package = tmp_path / "package.tar", tmp_path / "changed.tar"
     bundle.pack(signed, package)

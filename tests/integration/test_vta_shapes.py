@@ -19,7 +19,7 @@ from toolchain.backends.vta.codegen.layers import Conv2d, Pool
 from toolchain.backends.vta.device.native import verify
 from toolchain.backends.vta.device.simulator import Policy, Simulator
 from toolchain.backends.vta.isa import Revision, disasm
-from toolchain.backends.vta.isa.config import VtaConfig
+from toolchain.backends.vta.isa.config import MOST_LOG, VtaConfig
 from toolchain.backends.vta.isa.stream import Stream
 
 ORDERS = [(Policy.TIMED, 0), (Policy.LOAD_FIRST, 0), (Policy.STORE_FIRST, 0), (Policy.RANDOM, 1), (Policy.RANDOM, 2)]
@@ -81,7 +81,7 @@ def test_an_element_may_be_larger_than_a_page():
 def machines(draw) -> VtaConfig:
     """Draw a machine whose memories have no more elements than the published one's."""
     batch, block = draw(st.integers(0, 6)), draw(st.integers(1, 6))
-    depth = draw(st.integers(4, 11))
+    depth = draw(st.integers(4, min(11, MOST_LOG - batch - block - 2)))  # a sum has four bytes
     return VtaConfig(
         log_batch=batch,
         log_block=block,

@@ -27,7 +27,7 @@ from toolchain.bundle import inventories
 from toolchain.bundle.contents import assemble, bundle_manifest, check_blob, companion_layer, contents, save_blob
 from toolchain.bundle.folder import Bundle, load, replacing
 from toolchain.bundle.manifest import BILL, LARGEST_MANIFEST
-from toolchain.bundle.oci import ARTIFACT, Descriptor, Index, encode_index, parse
+from toolchain.bundle.oci import ARTIFACT, Descriptor, Index, empty_config, encode_index, parse
 from toolchain.errors import InputError, VerificationError
 
 INDEX = "index.json"
@@ -212,6 +212,7 @@ def unpack(package: Path, folder: Path) -> Bundle:
     with open_archive(package) as source:
         index, entry = _bundle_descriptor(source, package)
         manifest = bundle_manifest(source, source.read(entry))
+        source.read(empty_config())  # nothing needs it, but no byte of a package goes unchecked without a reason
         with replacing(folder) as staging:
             assemble(source, manifest, index.manifests, staging)
             bundle = load(staging, package.name)

@@ -139,6 +139,11 @@ def encode_manifest(artifact: str, layers: list[dict[str, Any]], subject: dict[s
     return files.canonical_json(document)
 
 
+def empty_config() -> Descriptor:
+    """Return the reference to the config of each of our manifests."""
+    return Descriptor(f"sha256:{bytes_record(EMPTY).sha256}", len(EMPTY), _EMPTY_TYPE)
+
+
 def encode_index(manifests: list[dict[str, Any]]) -> bytes:
     return files.canonical_json({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": manifests})
 

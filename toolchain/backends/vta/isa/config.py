@@ -15,7 +15,7 @@ from toolchain.errors import InputError, did_you_mean
 UOP_BYTES = 4
 
 _LOG_BYTE = 3  # of its bits
-_MOST_LOG = 24  # of an SRAM's bytes: 16 MiB
+MOST_LOG = 24  # of an SRAM's bytes: 16 MiB
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class VtaConfig:
         self._check({"log_inp_width": (3, 3), "log_wgt_width": (3, 3), "log_acc_width": (5, 5)})
         self._check({"log_batch": (0, 6), "log_block": (1, 6)})
         memories = (Memory.UOP, Memory.INP, Memory.WGT, Memory.ACC)
-        self._check({_size_of(memory): (self._log_element_bytes(memory) + 1, _MOST_LOG) for memory in memories})
+        self._check({_size_of(memory): (self._log_element_bytes(memory) + 1, MOST_LOG) for memory in memories})
 
     def _check(self, limits: dict[str, tuple[int, int]]) -> None:
         for field, (low, high) in limits.items():
