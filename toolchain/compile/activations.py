@@ -1,7 +1,8 @@
 """The memory of activations: where each of them lies, by their sizes and lifetimes in the whole network.
 
 TVM walks through the kernels and takes the storage that fits best among those that are free. Here all tensors of a
-function that are no results lie in one storage, where each has a place that none has which is needed at the same time.
+function that are no results lie in one storage, where each has a place that none has which is needed at the same time,
+or in the storage of a result until that is filled.
 TVM's kernels need tensors that begin where their memory does, so a call of `vm.builtin.ensure_zero_offset` moves the
 beginning of each. On a CPU it copies nothing where the offset is a multiple of 64 bytes. The one of this project, in
 runtime/model/, takes less time than TVM's.
@@ -12,7 +13,7 @@ from __future__ import annotations
 import bisect
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +80,19 @@ def lower_bound(function: relax.Function) -> int:
     return most
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor lies: in the storage of a result, or in the one of all tensors (no result).
+
+    Attributes:
+        offset: Bytes from the beginning of that storage.
+        result: The variable of the result.
+    """
+
+    offset: int
+    result: Any = None
+
+
 def share_storages(lowered: tvm.IRModule, entry: str) -> tvm.IRModule:
     """Return a lowered module whose function `entry` needs less memory for activations, or the same module."""
     function = lowered[entry]
@@ -86,34 +100,35 @@ def share_storages(lowered: tvm.IRModule, entry: str) -> tvm.IRModule:
     if before is None or len(function.body.blocks) != 1:
         return lowered
     lifetimes = _lifetimes(function)
-    inner = {var: lifetime for var, lifetime in lifetimes.items() if not lifetime.is_result}
-    size, offsets = place(inner)
-    owners = {binding.var: binding.value.args[0] for binding in _bindings(function) if _calls(binding.value, _TENSOR)}
-    kept, shared = ({owners[var] for var in group} for group in (lifetimes.keys() - inner.keys(), inner))
-    if kept & shared:
+    storages = _storages(function)
+    if not storages:
         return lowered
-    rewritten = _rewrite(function, offsets, size, shared)
+    results = {storages[var] for var, lifetime in lifetimes.items() if lifetime.is_result}
+    if results & {storages[var] for var, lifetime in lifetimes.items() if not lifetime.is_result}:
+        return lowered
+    rewritten = _rewrite(function, *place(lifetimes))
     if before - (planned_bytes(rewritten) or before) < LEAST_SAVED:
         return lowered
     functions = {**dict(lowered.functions_items()), lowered.get_global_var(entry): rewritten}
     return tvm.IRModule(functions, attrs=lowered.attrs)
 
 
-def place(lifetimes: Mapping[Any, Lifetime]) -> tuple[int, dict[Any, int]]:
-    """Return the size of a memory for tensors, and the offset of each in it: of several orders, that which needs least.
+def place(lifetimes: Mapping[Any, Lifetime]) -> tuple[int, dict[Any, Place]]:
+    """Return the size of a memory for the tensors that are no results, and their places.
 
-    In each order, a tensor gets the smallest gap that it fits in, beside those which are needed at the same time. Then
-    what lies at the end of the best plan comes first, some times.
+    Of several orders, that which needs least is taken. In each, a tensor gets the smallest gap that it fits in, beside
+    those which are needed at the same time. Then what lies at the end of the best plan comes first, some times.
     """
-    orders = [_sorted(lifetimes, key) for key in _KEYS]
-    plans = [(*_place(lifetimes, order), order) for order in orders]
-    size, offsets, order = best = min(plans, key=operator.itemgetter(0))
+    inner = {var: lifetime for var, lifetime in lifetimes.items() if not lifetime.is_result}
+    results = _Results(lifetimes)
+    plans = [(*_place(inner, order, results), order) for order in (_sorted(inner, key) for key in _KEYS)]
+    end, addresses, order = best = min(plans, key=operator.itemgetter(0))
     for _ in range(_TRIES):
-        at_end = [var for var in order if offsets[var] + _aligned(lifetimes[var].size) == size]
+        at_end = [var for var in order if addresses[var] + _aligned(inner[var].size) == end]
         order = [*at_end, *(var for var in order if var not in at_end)]
-        size, offsets = _place(lifetimes, order)
-        best = min(best, (size, offsets, order), key=operator.itemgetter(0))
-    return best[0], best[1]
+        end, addresses = _place(inner, order, results)
+        best = min(best, (end, addresses, order), key=operator.itemgetter(0))
+    return best[0] - results.end, {var: results.place_at(address) for var, address in best[1].items()}
 
 
 _TRIES = 30
@@ -124,6 +139,36 @@ _KEYS: tuple[Callable[[Lifetime], tuple[int, int]], ...] = (
     lambda lifetime: (-lifetime.last, -lifetime.size),
 )
 
+_Block = tuple[int, int, Lifetime]  # the addresses where it begins and ends
+
+
+class _Results:
+    """The memories of results as the first addresses of a plan; between two of them is a wall, which nothing crosses.
+
+    Attributes:
+        blocks: The results and the walls, by their addresses.
+        end: The first address of the common storage.
+    """
+
+    def __init__(self, lifetimes: Mapping[Any, Lifetime]) -> None:
+        self.blocks: list[_Block] = []
+        self.end = 0
+        self._begins: list[tuple[int, Any]] = []
+        always = Lifetime(ALIGNMENT, 0, max((lifetime.last for lifetime in lifetimes.values()), default=0))
+        for var, lifetime in lifetimes.items():
+            if not lifetime.is_result:
+                continue
+            self._begins.append((self.end, var))
+            wall = self.end + lifetime.size // ALIGNMENT * ALIGNMENT
+            self.blocks += [(self.end, wall, lifetime), (wall, wall + ALIGNMENT, always)]
+            self.end = wall + ALIGNMENT
+
+    def place_at(self, address: int) -> Place:
+        if address >= self.end:
+            return Place(address - self.end)
+        begin, result = max((entry for entry in self._begins if entry[0] <= address), key=operator.itemgetter(0))
+        return Place(address - begin, result)
+
 
 def _sorted(lifetimes: Mapping[Any, Lifetime], key: Callable[[Lifetime], tuple[int, int]]) -> list[Any]:
     return sorted(lifetimes, key=lambda var: key(lifetimes[var]))
@@ -133,10 +178,11 @@ def _aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def _place(lifetimes: Mapping[Any, Lifetime], order: Sequence[Any]) -> tuple[int, dict[Any, int]]:
-    total = 0
-    placed: list[tuple[int, int, Lifetime]] = []  # where it begins and ends, in the order of the offsets
-    offsets: dict[Any, int] = {}
+def _place(lifetimes: Mapping[Any, Lifetime], order: Sequence[Any], results: _Results) -> tuple[int, dict[Any, int]]:
+    """Return the last address that is used, and the addresses of the tensors."""
+    last = results.end
+    placed = list(results.blocks)
+    addresses: dict[Any, int] = {}
     for var in order:
         lifetime, size = lifetimes[var], _aligned(lifetimes[var].size)
         end, gaps = 0, []
@@ -145,11 +191,11 @@ def _place(lifetimes: Mapping[Any, Lifetime], order: Sequence[Any]) -> tuple[int
                 if begin - end >= size:
                     gaps.append((begin - end, end))
                 end = max(end, following)
-        offset = min(gaps)[1] if gaps else end
-        offsets[var] = offset
-        bisect.insort(placed, (offset, offset + size, lifetime), key=operator.itemgetter(0))
-        total = max(total, offset + size)
-    return total, offsets
+        address = min(gaps)[1] if gaps else end
+        addresses[var] = address
+        bisect.insort(placed, (address, address + size, lifetime), key=operator.itemgetter(0))
+        last = max(last, address + size)
+    return last, addresses
 
 
 def _bindings(function: relax.Function) -> Sequence[relax.Binding]:
@@ -196,26 +242,31 @@ def _lifetimes(function: relax.Function) -> dict[relax.Var, Lifetime]:
     }
 
 
-def _rewrite(
-    function: relax.Function, offsets: Mapping[relax.Var, int], size: int, dropped: Iterable[relax.Var]
-) -> relax.Function:
-    """Return a function whose tensors have places in one storage, which stays until it returns."""
-    storage: relax.Var | None = None
-    bindings: list[relax.Binding] = []
-    left_out = set(dropped)
+def _storages(function: relax.Function) -> dict[relax.Var, relax.Var]:
+    """Return the storage of each tensor."""
+    return {binding.var: binding.value.args[0] for binding in _bindings(function) if _calls(binding.value, _TENSOR)}
+
+
+def _rewrite(function: relax.Function, size: int, places: Mapping[relax.Var, Place]) -> relax.Function:
+    """Return a function whose tensors have those places; its storages stay until it returns."""
+    storages = _storages(function)
+    common = relax.Var("activations", next(iter(storages.values())).ty)
+    bindings = [relax.VarBinding(common, alloc_storage(relax.ShapeExpr([size]), 0, "uint8"))] if size else []
+    shared = {storages[place.result] for place in places.values() if place.result is not None}
+    bindings += [relax.VarBinding(each.var, each.value) for each in _bindings(function) if each.var in shared]
+    left_out = shared | {storages[var] for var in places}
     for binding in _bindings(function):
         var, value = binding.var, binding.value
         if var in left_out or (_calls(value, _KILL) and value.args[0] in left_out):
             continue
-        if not (_calls(value, _TENSOR) and var in offsets):
+        if not (_calls(value, _TENSOR) and var in places):
             bindings.append(relax.VarBinding(var, value))
             continue
-        if storage is None:
-            storage = relax.Var("activations", value.args[0].ty)
-            bindings.append(relax.VarBinding(storage, alloc_storage(relax.ShapeExpr([size]), 0, "uint8")))
+        place = places[var]
         _, _, shape, dtype, *others = value.args
-        tensor = alloc_tensor(storage, offsets[var], shape, dtype, *others)
-        if offsets[var]:
+        storage = common if place.result is None else storages[place.result]
+        tensor = alloc_tensor(storage, place.offset, shape, dtype, *others)
+        if place.offset:
             at_offset = relax.Var(f"at_offset_{len(bindings)}", var.ty)
             bindings.append(relax.VarBinding(at_offset, tensor))
             tensor = relax.Call(relax.ExternFunc(_MOVE), [at_offset], ty_args=[var.ty])

@@ -62,8 +62,8 @@ def machine(module: tvm.IRModule) -> relax.VirtualMachine:
 
 def plan_of(sizes_and_lives) -> tuple[int, list[int]]:
     lifetimes = {number: Lifetime(*values) for number, values in enumerate(sizes_and_lives)}
-    total, offsets = activations.place(lifetimes)
-    return total, [offsets[number] for number in lifetimes]
+    total, places = activations.place(lifetimes)
+    return total, [places[number].offset for number in lifetimes]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -90,6 +90,28 @@ def test_small_tensors_lie_side_by_side_where_a_large_one_was():
     assert len(set(offsets)) > 2
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_result_lends_its_memory_until_it_is_filled(seed):
+    draw = np.random.default_rng(seed)
+    inner = {number: Lifetime(int(draw.integers(1, 1000)), number, number + 1) for number in range(20)}
+    results = {
+        name: Lifetime(int(draw.integers(1, 3000)), first, 21, is_result=True) for name, first in (("r", 10), ("s", 20))
+    }
+    total, places = activations.place({**inner, **results})
+    assert places.keys() == inner.keys()
+    assert total <= activations.place(inner)[0]
+    for number, place in places.items():
+        end = place.offset + inner[number].size
+        if place.result is not None:
+            assert not inner[number].meets(results[place.result])
+            assert end <= results[place.result].size
+        else:
+            assert end <= total
+        for other, elsewhere in places.items():
+            if other != number and elsewhere.result == place.result and inner[other].meets(inner[number]):
+                assert end <= elsewhere.offset or elsewhere.offset + inner[other].size <= place.offset
+
+
 def test_the_bound_counts_what_is_alive_and_the_plan_is_close_to_it():
     module = lowered(MODULE)
     shared = activations.share_storages(module, ENTRY)
@@ -106,7 +128,7 @@ def test_several_small_tensors_take_the_place_of_a_large_one():
     shared = activations.share_storages(module, "branches")
     bound = activations.lower_bound(module["branches"])
     before, after = (activations.planned_bytes(each["branches"]) for each in (module, shared))
-    assert bound <= after <= bound + 4 * 32768  # the result, which has memory of its own
+    assert bound <= after <= bound + 4 * 32768
     assert after <= before - activations.LEAST_SAVED
     given = tvm.runtime.tensor(np.random.default_rng(0).standard_normal((1, 32768)).astype("float32"))
     expected, found = (machine(each)["branches"](given).numpy() for each in (module, shared))
@@ -116,11 +138,10 @@ def test_several_small_tensors_take_the_place_of_a_large_one():
 def test_a_network_computes_the_same_with_its_activations_in_one_storage():
     module = lowered(MODULE)
     function = module[ENTRY]
-    inner = {var: life for var, life in activations._lifetimes(function).items() if not life.is_result}
-    owners = {b.var: b.value.args[0] for b in activations._bindings(function) if b.var in inner}
-    size, offsets = activations.place(inner)
-    assert sum(offset > 0 for offset in offsets.values()) > 2
-    rewritten = activations._rewrite(function, offsets, size, owners.values())
+    size, places = activations.place(activations._lifetimes(function))
+    assert sum(place.offset > 0 for place in places.values()) > 1
+    assert any(place.result is not None for place in places.values())
+    rewritten = activations._rewrite(function, size, places)
     placed = tvm.IRModule({**dict(module.functions_items()), module.get_global_var(ENTRY): rewritten})
     given = tvm.runtime.tensor(np.random.default_rng(0).standard_normal((1, 4096)).astype("float32"))
     expected, found = ([result.numpy() for result in machine(each)[ENTRY](given)] for each in (module, placed))
