@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 
 from toolchain.bundle.manifest import LIBRARY, PARAMS, Manifest
 
-# What the runner takes for any network, measured on x86-64 with two threads; docs/memory.md compares the sum with
-# measured peaks.
-_PROGRAM = 20 << 18
+# What the runner takes for any network, by machine, in bytes; docs/memory.md compares the sum with measured peaks.
+_PROGRAM = {"x86_64": 20 << 18, "aarch64": 17 << 18, "armv7l": 14 << 18}
 
 
 def mib(size: int) -> str:
@@ -58,4 +57,5 @@ def planned(manifest: Manifest) -> Memory | None:
     written = {pair.output for pair in manifest.states if pair.in_place}  # in the state's own memory
     activations = manifest.activations + sum(spec.bytes for spec in manifest.outputs if spec.name not in written)
     weights, library = manifest.files[PARAMS].size, manifest.files[LIBRARY].size
-    return Memory(weights, activations, inputs, library, _PROGRAM)
+    program = _PROGRAM.get(manifest.machine, max(_PROGRAM.values()))
+    return Memory(weights, activations, inputs, library, program)
