@@ -188,10 +188,11 @@ def found_in(rows, pixels):
 
 
 def test_a_head_that_does_not_decode_on_this_machine(models, sdk, tmp_path):
-    """Of a deploy's check, a run and an application, beside YOLOv5's formulas for ONNX Runtime's outputs."""
+    """Of a deploy's check, a run and an application, beside YOLOv5's formulas for the device's outputs."""
     step = "yolo:head=v5-raw,anchors=3x4+6x5/9x12+20x16"
-    outputs, found, pixels = deployed_extras(models, "raw", picture_nets.raw_detector(), step, tmp_path)
-    maps = [output.reshape(2, 8, *output.shape[2:]).transpose(0, 2, 3, 1) for output in reversed(outputs)]
+    _, found, pixels = deployed_extras(models, "raw", picture_nets.raw_detector(), step, tmp_path)
+    outputs = [np.load(tmp_path / "y.npz")[name] for name in ("level4", "level8")]
+    maps = [output.reshape(2, 8, *output.shape[2:]).transpose(0, 2, 3, 1) for output in outputs]
     rows = anchors.of_yolo("v5-raw", maps, [[(3, 4), (6, 5)], [(9, 12), (20, 16)]], 32)
     check_boxes(found, found_in(rows, pixels))
     edge_model = python_binding()
@@ -201,7 +202,7 @@ def test_a_head_that_does_not_decode_on_this_machine(models, sdk, tmp_path):
 
 @pytest.mark.parametrize("made", ["table", "few"])
 def test_differences_from_anchors_on_this_machine(made, models, sdk, tmp_path):
-    """Anchors of a file, and of a few numbers, which the device makes itself."""
+    """Anchors of a file, and of a few numbers, which the device makes itself; of the device's outputs."""
     own = anchors.of_tensorflow(32, [8], [0.3, 0.5], [])
     parameters = "anchors=mediapipe,strides=4,each=1,size=exp,variances=0.1+0.1+0.2+0.2"
     own[:, 2:] = 32
@@ -212,7 +213,8 @@ def test_differences_from_anchors_on_this_machine(made, models, sdk, tmp_path):
     else:
         own = own[::3]
     step = f"boxes:boxes=loc,scores=conf,by=softmax,background=last,{parameters}"
-    outputs, found, pixels = deployed_extras(models, "ssd", picture_nets.ssd(), step, tmp_path)
+    _, found, pixels = deployed_extras(models, "ssd", picture_nets.ssd(), step, tmp_path)
+    outputs = [np.load(tmp_path / "y.npz")[name] for name in ("loc", "conf")]
     assert str(tmp_path) not in (tmp_path / "ssd" / bundle.MANIFEST).read_text()
     shares = np.exp(outputs[1][0].astype(np.float64))
     shares = (shares / shares.sum(axis=1, keepdims=True))[:, :-1]

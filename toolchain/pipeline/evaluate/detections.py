@@ -166,7 +166,7 @@ class MeanPrecision(Metric):
         """Return how many key points an object has; 0 for another metric."""
         if self.name != POINTS:
             return 0
-        sizes = [len(item.points) for item in (*target.objects, *boxes)]
+        sizes = [*(len(item.points) for item in target.objects), *(len(box.points) for box in boxes)]
         return max(sizes, default=3) // 3
 
     def _box(self, place: Any, score: float, category: int, target: Target) -> Box:

@@ -99,9 +99,9 @@ def match(
         for annotation, mask in zip([*truth, *guesses], own, strict=True):
             annotation["segmentation"] = mask
     if points:
-        for annotation, item in zip([*truth, *guesses], [*objects, *boxes], strict=True):
-            annotation["keypoints"] = list(item.points)
-            annotation["num_keypoints"] = visible(item.points)
+        places = [*(item.points for item in objects), *(item.points for item in boxes)]
+        for annotation, numbers in zip([*truth, *guesses], places, strict=True):
+            annotation["keypoints"], annotation["num_keypoints"] = list(numbers), visible(numbers)
     counted, detections = [], []
     for result in filter(None, _evaluate(truth, guesses, size, points)):
         category = int(result["category_id"])
