@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
 from tests.support import anchors as reference
 from tests.support import picture_nets
+from tests.support.paths import ROOT
 from toolchain import pictures
 from toolchain.errors import InputError
 from toolchain.native.pictures import Computer
@@ -200,3 +203,30 @@ def test_outputs_of_another_size_are_refused():
     plan = opened(f"yolo:head=v5-raw,{WRITTEN}", outputs)
     with pytest.raises(InputError, match="output of level 2 has 3 numbers, and the pipeline reads 256"):
         Computer(plan).find(64, 64, [maps[0], np.zeros(3, np.float32), maps[2]])
+
+
+KNOWN_NETWORKS = {  # of the documentation: side of the input, anchors and numbers of a box
+    "ssd300_vgg16": (300, 8732, 4),
+    "RetinaNet": (640, 76725, 4),
+    "SSD MobileNet": (300, 1917, 4),
+    "BlazeFace": (128, 896, 16),
+    "YOLOv5": (640, 25200, 0),
+    "YOLOv7": (640, 25200, 0),
+    "YOLOX": (640, 8400, 0),
+}
+
+
+def test_the_documented_steps_fit_the_networks_that_they_name():
+    text, seen = (ROOT / "docs" / "pictures.md").read_text(), set()
+    for step, name in re.findall(r"^--post (\S+) +# (?:torchvision's |TensorFlow's )?(.+)$", text, re.MULTILINE):
+        if name not in KNOWN_NETWORKS:
+            continue
+        side, count, numbers = KNOWN_NETWORKS[name]
+        outputs = {"y": np.empty((1, count, 85), np.float32)}
+        if numbers:
+            words = dict(re.findall(r"(boxes|scores)=(\w+)", step))
+            outputs = {words["boxes"]: np.empty((1, count, numbers), np.float32)}
+            outputs[words["scores"]] = np.empty((1, count, 21), np.float32)
+        assert opened(step, outputs, side).candidates == count
+        seen.add(name)
+    assert seen == set(KNOWN_NETWORKS)
