@@ -33,9 +33,11 @@ def read(path: Path) -> str:
         raise InputError(f"cannot read the anchors {path}", details=reason(fault), hint=close or _HINT) from fault
     if not 1 <= len(rows) <= MOST:
         raise InputError(f"{path} has {len(rows)} anchors, and 1 to {MOST} are possible", hint=_HINT)
-    if not np.isfinite(rows).all():
+    with np.errstate(over="ignore"):  # an infinity tells
+        values = rows.astype("<f4")
+    if not np.isfinite(values).all():
         raise InputError(f"an anchor of {path} is infinite or not a number", hint=_HINT)
-    return rows.astype("<f4").tobytes().hex()
+    return values.tobytes().hex()
 
 
 def count(table: str) -> int:

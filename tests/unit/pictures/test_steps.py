@@ -169,6 +169,7 @@ def test_the_head_of_a_network_that_does_not_decode():
         (f"{PAIR},anchors=sdd", (LOC, CONF), "cannot read the anchors .*sdd", "did you mean ssd"),
         (f"{PAIR},anchors=short.txt", (LOC, CONF), "cannot read the anchors .*short.txt", "four numbers on each line"),
         (f"{PAIR},anchors=nan.txt", (LOC, CONF), "infinite or not a number", "four numbers"),
+        (f"{PAIR},anchors=large.txt", (LOC, CONF), "infinite or not a number", "four numbers"),
         (f"{PAIR},anchors=empty.txt", (LOC, CONF), "has 0 anchors, and 1 to 16384", "four numbers"),
         (f"{PAIR},anchors=three.txt,ratios=2", (LOC, CONF), "ratios is not for a file", "leave ratios out"),
         (
@@ -210,6 +211,7 @@ def test_anchors_that_do_not_fit_are_refused(step, outputs, message, hint, tmp_p
     (tmp_path / "three.txt").write_text("1 2 3 4\n1,2,3,4\n1, 2, 3, 4\n")
     (tmp_path / "short.txt").write_text("1 2 3 4\n1 2 3\n")
     (tmp_path / "nan.txt").write_text("1 2 3 nan\n")
+    (tmp_path / "large.txt").write_text("1 2 3 1e300\n")
     (tmp_path / "empty.txt").write_text("")
     with pytest.raises(InputError, match=message) as caught:
         resolved(["scale=1/255"], [step], outputs=outputs, folder=tmp_path)

@@ -40,9 +40,7 @@ class MeanPrecision(Metric):
     """The mean average precision of all pictures, and of each one by itself: of boxes, masks or key points."""
 
     categories: Mapping[int, str]
-    objects: (
-        Answers | None
-    )  # makes boxes, masks or key points with scores and categories; None: the steps of the release do
+    objects: Answers | None  # makes what is scored, with scores and categories; None: the steps of the release do
 
     def of_release(self, steps: ReleaseSteps | None, outputs: Sequence[str], *, own_reader: bool) -> MeanPrecision:
         if self.objects:
