@@ -97,7 +97,7 @@ def raw_detector() -> onnx.ModelProto:
     """Return a model like YOLOv5's before it decodes: levels of 4x4 and 8x8 cells, two anchors, and eight numbers."""
     stream = np.random.default_rng(4)
     nodes = [nets.node("Conv", ["x", f"w{step}"], [f"level{step}"], strides=[step, step]) for step in (8, 4)]
-    weights = {f"w{step}": stream.normal(0, 12 / step, (16, 3, step, step)).astype(np.float32) / 2 for step in (8, 4)}
+    weights = {f"w{step}": stream.normal(0, 1.2 / step, (16, 3, step, step)).astype(np.float32) for step in (8, 4)}
     outputs = [nets.value(f"level{step}", (1, 16, SIDE // step, SIDE // step)) for step in (8, 4)]
     return nets.model(nodes, [nets.value("x", (1, 3, SIDE, SIDE))], outputs, weights)
 
