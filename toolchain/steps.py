@@ -13,7 +13,7 @@ from typing import Protocol
 
 from pydantic.dataclasses import dataclass as checked_dataclass
 
-from toolchain import files
+from toolchain import anchors, files
 from toolchain.errors import InputError, ToolchainError, did_you_mean, reason
 from toolchain.tensors import TensorSpec
 from toolchain.validation import CONFIG, parse_toml, validate
@@ -21,7 +21,7 @@ from toolchain.validation import CONFIG, parse_toml, validate
 FILE = "pipeline.toml"
 VALUE = ""
 """Key of a step's only value: `scale=1/255`."""
-_LABELS = "labels"
+_LABELS, _ANCHORS = "labels", "anchors"
 _LARGEST_LABELS = 512 << 10  # bytes; the manifest of a bundle has the labels
 _LONGEST_LABEL = 200
 _LARGEST_NUMBER = 1e6
@@ -53,8 +53,11 @@ PICTURES = Vocabulary(
     },
     {
         **_CLASSES,
-        "yolo": ("head", "nms", "score", "max", "points", "masks", _LABELS, "output"),
-        "boxes": ("boxes", "scores", "form", "unit", "by", "background", "nms", "score", "max", _LABELS),
+        "yolo": ("head", "anchors", "strides", "by", "nms", "score", "max", "points", "masks", _LABELS, "output"),
+        "boxes": (
+            *("boxes", "scores", "form", "unit", "by", "background", "nms", "score", "max", _LABELS),
+            *(_ANCHORS, "strides", "cells", "scales", "ratios", "each", "variances", "size", "points"),
+        ),
         "ctc": _TEXT,
     },
     "docs/pictures.md",
@@ -110,6 +113,11 @@ class Step:
     name: str
     values: Mapping[str, str]
     manual: str
+
+    @property
+    def names_anchors(self) -> bool:
+        """Whether it names a file of anchors, and no convention for making them."""
+        return self.name == "boxes" and self.values.get(_ANCHORS, anchors.CONVENTIONS[0]) not in anchors.CONVENTIONS
 
     def choice(self, key: str, choices: Sequence[str], default: str = "") -> str:
         """Return a value that is one of some words."""
@@ -220,34 +228,36 @@ class Step:
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of a model, and the labels of its classes; empty where there are none."""
+    """The steps of a model, and the labels of its classes and its file of anchors; empty where there are none."""
 
     pre: tuple[str, ...] = ()
     post: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
+    anchors: str = ""  # those of a file, by `anchors.read`
 
     @classmethod
     def read(cls, pre: Sequence[str], post: Sequence[str], folder: Path) -> Steps | None:
-        """Read steps and the file of labels that they name, relative to a folder; None without steps.
+        """Read steps and the files of labels and anchors that they name, relative to a folder; None without steps.
 
         Raises:
-            InputError: A step or the file is wrong.
+            InputError: A step or a file is wrong.
         """
         if not pre and not post:
             return None
         steps = cls(tuple(text.strip() for text in pre), tuple(text.strip() for text in post))
         _ = steps.before
         labels: tuple[str, ...] = ()
-        texts = []
+        table, texts = "", []
         for step in steps.after:
-            name = step.values.get(_LABELS)
-            if name is not None:
-                labels = _read_labels(folder / name)
-            # Without the path: a bundle has the labels themselves.
-            texts.append(
-                step.text if name is None else step.text.replace(f"labels={name}", f"labels={Path(name).name}")
-            )
-        return replace(steps, post=tuple(texts), labels=labels)
+            text, names = step.text, step.values
+            if _LABELS in names:
+                labels = _read_labels(folder / names[_LABELS])
+                text = _without_folder(text, _LABELS, names[_LABELS])
+            if step.names_anchors:
+                table = anchors.read(folder / names[_ANCHORS])
+                text = _without_folder(text, _ANCHORS, names[_ANCHORS])
+            texts.append(text)
+        return replace(steps, post=tuple(texts), labels=labels, anchors=table)
 
     @property
     def is_sound(self) -> bool:
@@ -398,6 +408,11 @@ def _pair(item: str, text: str) -> tuple[str, str]:
     if not (key.strip() and equals and value.strip()):
         raise InputError(f"step {text!r}: {item!r} is not of the form KEY=VALUE", hint="for example: pad=114")
     return key.strip(), value.strip()
+
+
+def _without_folder(text: str, key: str, path: str) -> str:
+    """Return a step that names a file alone: a bundle has its contents."""
+    return text.replace(f"{key}={path}", f"{key}={Path(path).name}")
 
 
 def _number(text: str) -> float | None:

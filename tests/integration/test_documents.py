@@ -209,6 +209,8 @@ python -c 'import numpy; numpy.savez("x.npz", x=numpy.zeros((1, 3, 224, 224), "f
         ("toolchain deploy yolov8n.onnx", Shown("test_pictures.py deploys and runs a smaller model with such steps")),
         ("pre = [", Shown("test_pictures.py deploys with such a file")),
         ("--post boxes", Shown("test_pictures.py deploys a smaller model with such a step")),
+        ("--post boxes", Shown("tests/unit/native/test_anchors.py decodes with such steps")),
+        ("--post yolo:head=v5-raw", Shown("test_pictures.py deploys a smaller model with such a step")),
         ("edge_image image", Shown("test_pictures.py runs pictures of each format through the library")),
         ("edge_mask mask", Shown("test_pictures.py reads masks by tests/data/sdk/again.c")),
         ("edge_crops crops", Shown("test_two_models.py runs tests/data/sdk/crops.c, which does so")),

@@ -377,15 +377,17 @@ def test_boxes_of_pictures(tmp_path, monkeypatch):
         assert bool(report["changed"]) is (name == "exchanged")
 
 
-def squares_by_blocks(share):
+def squares_by_blocks(share, *, points=False):
     """Return a network with YOLOv8's outputs: a box, a class and a coefficient of a mask for each block of 4x4 pixels.
 
     share: what of a block's brightness its score is.
+    points: whether a box has a key point in its middle, instead of the coefficient.
     """
     centres = np.stack(np.meshgrid(np.arange(8) * 4 + 2, np.arange(8) * 4 + 2), 0).reshape(1, 2, 64)
     boxes = np.concatenate([centres, np.full((1, 2, 64), 4)], axis=1).astype(np.float32)
     constants = {
         "boxes": boxes,
+        "centres": centres.astype(np.float32),
         "row": np.array([1, 1, 64], np.int64),
         "ones": np.ones((1, 1, 64), np.float32),
         "share": np.float32(share),
@@ -396,16 +398,16 @@ def squares_by_blocks(share):
         nets.node("ReduceMean", ["pooled"], ["mean"], axes=[1], keepdims=1),
         nets.node("Reshape", ["mean", "row"], ["blocks"]),
         nets.node("Mul", ["blocks", "share"], ["scores"]),
-        nets.node("Concat", ["boxes", "scores", "ones"], ["y"], axis=1),
+        nets.node("Concat", ["boxes", "scores", *(["centres"] if points else []), "ones"], ["y"], axis=1),
         nets.node("Sub", ["mean", "dark"], ["prototypes"]),
     ]
-    outputs = [nets.value("y", (1, 6, 64)), nets.value("prototypes", (1, 1, 8, 8))]
+    outputs = [nets.value("y", (1, 8 if points else 6, 64)), nets.value("prototypes", (1, 1, 8, 8))]
     return nets.model(nodes, [nets.value("x", (1, 3, 32, 32))], outputs, constants)
 
 
-@pytest.mark.parametrize("metric", ["map", "map-masks"])
+@pytest.mark.parametrize("metric", ["map", "map-masks", "map-keypoints"])
 def test_objects_by_the_steps_of_a_release(metric, tmp_path, monkeypatch):
-    """A detector whose own steps find boxes and masks, and the same one with scores that are too low."""
+    """A detector whose own steps find boxes, masks and key points, and the same one with scores that are too low."""
     monkeypatch.chdir(tmp_path)
     stream, images, annotations = np.random.default_rng(0), [], []
     for number in range(20):
@@ -416,15 +418,17 @@ def test_objects_by_the_steps_of_a_release(metric, tmp_path, monkeypatch):
         images.append({"id": number, "file_name": f"{number}.png", "width": 64, "height": 64})
         sides = [2 * left, 2 * top, 2 * left + 8, 2 * top + 8]
         polygon = [[sides[index] for index in (0, 1, 2, 1, 2, 3, 0, 3)]]
-        box = {"bbox": [*sides[:2], 8, 8], "segmentation": polygon}
+        middle = [2 * left + 4, 2 * top + 4, 2]
+        box = {"bbox": [*sides[:2], 8, 8], "segmentation": polygon, "keypoints": middle}
         annotations.append({"id": number, "image_id": number, "category_id": 5, **box})
     table = {"images": images, "annotations": annotations, "categories": [{"id": 5, "name": "square"}]}
     (tmp_path / "squares.json").write_text(json.dumps(table))
     (tmp_path / "names.txt").write_text("square\n")
     steps = ["--pre", "resize:letterbox=32,by=nearest", "--pre", "scale=1/255", "--pre", "layout=nchw"]
-    steps += ["--post", "yolo:head=v8,score=0.5,labels=names.txt,masks=prototypes,output=y"]
+    steps += ["--post", "yolo:head=v8,score=0.5,labels=names.txt,output=y"]
+    steps[-1] += ",points=1" if metric == "map-keypoints" else ",masks=prototypes"
     for name, share in {"good": 1.0, "dim": 0.5}.items():
-        onnx.save(squares_by_blocks(share), tmp_path / f"{name}.onnx")
+        onnx.save(squares_by_blocks(share, points=metric == "map-keypoints"), tmp_path / f"{name}.onnx")
         outcome = toolchain("build", f"{name}.onnx", *steps, "-o", tmp_path / name)
         assert outcome.code == 0, outcome.err
     words = ["--data", "squares.json", "--metric", metric, "--root", tmp_path / "root"]

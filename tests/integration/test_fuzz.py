@@ -21,10 +21,10 @@ def programs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def readers(tmp_path_factory):
-    """The programs for files of sounds and pictures alone, which need nothing of TVM and so little time."""
+    """The programs for sounds and pictures alone, which need nothing of TVM and so little time."""
     require("a compiler with a fuzzer", "clang libclang-rt-14-dev", fuzzing.is_there())
     folder = tmp_path_factory.mktemp("readers")
-    for room, parser in (("sounds", "sounds"), ("pictures", "decoders")):
+    for room, parser in (("sounds", "sounds"), ("pictures", "decoders"), ("pictures", "pictures")):
         rooms = [resources.RUNTIME / name for name in ("steps", room)]
         sources = [path for each in rooms for path in sorted(each.glob("*.cc")) if path.name != "host.cc"]
         command = [fuzzing.COMPILER, "-std=c++17", "-O1", "-fsanitize=fuzzer,address,undefined"]
@@ -34,7 +34,7 @@ def readers(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("parser", ["sounds", "decoders"])
+@pytest.mark.parametrize("parser", ["sounds", "decoders", "pictures"])
 @pytest.mark.parametrize("runs", [10_000, pytest.param(1_000_000, marks=pytest.mark.nightly)])
 def test_no_file_makes_its_reader_fail(readers, tmp_path, runs, parser):
     run = fuzzing.run(readers, parser, tmp_path, [f"-runs={runs}"])

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from tests.integration.test_sdk import compiled, python_binding, ran
-from tests.support import picture_nets
+from tests.support import anchors, picture_nets
 from tests.support.commands import done, parsed, toolchain
 from tests.support.parts import require
 from tests.support.paths import DATA
@@ -177,6 +177,61 @@ def test_boxes_and_scores_in_two_outputs(models, sdk, tmp_path):
     edge_model = python_binding()
     with edge_model.Model(tmp_path / "detr", library=sdk / "lib" / "libedge_model.so.1") as model:
         check_boxes(list(map(as_json, model.run_image(pixels))), expected_boxes(models, pixels))
+
+
+def found_in(rows, pixels):
+    """Return what is found of corners on the input and scores of classes, as `expected_boxes` has it."""
+    height, width = pixels.shape[:2]
+    _, ratio, left, top = letterboxed(pixels)
+    moved = np.clip((rows[:, :4] - [left, top] * 2) / ratio, 0, [width, height] * 2)
+    return [(label, rows[box, 4 + label], moved[box]) for box, label in picture_nets.suppressed(rows, 0.45, 0.25, 300)]
+
+
+def test_a_head_that_does_not_decode_on_this_machine(models, sdk, tmp_path):
+    """Of a deploy's check, a run and an application, beside YOLOv5's formulas for the device's outputs."""
+    step = "yolo:head=v5-raw,anchors=3x4+6x5/9x12+20x16"
+    _, found, pixels = deployed_extras(models, "raw", picture_nets.raw_detector(), step, tmp_path)
+    outputs = [np.load(tmp_path / "y.npz")[name] for name in ("level4", "level8")]
+    maps = [output.reshape(2, 8, *output.shape[2:]).transpose(0, 2, 3, 1) for output in outputs]
+    rows = anchors.of_yolo("v5-raw", maps, [[(3, 4), (6, 5)], [(9, 12), (20, 16)]], 32)
+    check_boxes(found, found_in(rows, pixels))
+    edge_model = python_binding()
+    with edge_model.Model(tmp_path / "raw", library=sdk / "lib" / "libedge_model.so.1") as model:
+        check_boxes(list(map(as_json, model.run_image(pixels))), found_in(rows, pixels))
+
+
+@pytest.mark.parametrize("made", ["table", "few"])
+def test_differences_from_anchors_on_this_machine(made, models, sdk, tmp_path):
+    """Anchors of a file, and of a few numbers, which the device makes itself; of the device's outputs."""
+    own = anchors.of_tensorflow(32, [8], [0.3, 0.5], [])
+    parameters = "anchors=mediapipe,strides=4,each=1,size=exp,variances=0.1+0.1+0.2+0.2"
+    own[:, 2:] = 32
+    if made == "table":
+        own = np.concatenate([own[:64, :2], np.random.default_rng(1).uniform(4, 20, (64, 2))], axis=1)
+        np.save(tmp_path / "own.npy", own.astype(np.float32))
+        parameters = f"anchors={tmp_path / 'own.npy'}"
+    else:
+        own = own[::3]
+    step = f"boxes:boxes=loc,scores=conf,by=softmax,background=last,{parameters}"
+    _, found, pixels = deployed_extras(models, "ssd", picture_nets.ssd(), step, tmp_path)
+    outputs = [np.load(tmp_path / "y.npz")[name] for name in ("loc", "conf")]
+    assert str(tmp_path) not in (tmp_path / "ssd" / bundle.MANIFEST).read_text()
+    shares = np.exp(outputs[1][0].astype(np.float64))
+    shares = (shares / shares.sum(axis=1, keepdims=True))[:, :-1]
+    corners = anchors.decoded(outputs[0][0], own, [0.1, 0.1, 0.2, 0.2])
+    expected = found_in(np.concatenate([corners, shares], axis=1), pixels)
+    check_boxes(found, expected)
+    edge_model = python_binding()
+    with edge_model.Model(tmp_path / "ssd", library=sdk / "lib" / "libedge_model.so.1") as model:
+        check_boxes(list(map(as_json, model.run_image(pixels))), expected)
+
+
+def test_anchors_of_another_number_are_refused_before_a_build(models, tmp_path):
+    onnx.save(picture_nets.ssd(), tmp_path / "ssd.onnx")
+    step = "boxes:boxes=loc,scores=conf,anchors=ssd,strides=4/8,scales=0.1/0.3/0.5,ratios=2"
+    seen = toolchain("build", tmp_path / "ssd.onnx", *STEPS[:-1], step, "-o", tmp_path / "no")
+    assert (seen.code, "has 64 boxes, but there are 320 anchors" in seen.err) == (2, True), seen.err
+    assert "they are 8x8x4 + 4x4x4" in seen.err
 
 
 def test_key_points_on_this_machine(models, sdk, tmp_path):

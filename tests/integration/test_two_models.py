@@ -231,6 +231,42 @@ def test_run_shows_what_is_in_each_box(models, root, tmp_path):
     check_lines("\n".join(lines), models)
 
 
+def deploy_second(name, model, step, models, root, tmp_path):
+    onnx.save(model, tmp_path / f"{name}.onnx")
+    words = ["--root", root, "--pre", "resize:letterbox=32", "--pre", "scale=1/255", "--post", step]
+    done("deploy", tmp_path / f"{name}.onnx", *words, "--slot", name, "--budget", 0)
+    return ["--root", root, "--slot", "detector", "--image", models / "a.ppm", "-o", tmp_path / "y.npz"]
+
+
+def test_key_points_in_each_box(models, root, tmp_path):
+    """Those of a run of the second network alone on the part of the picture, moved by where that lies."""
+    words = deploy_second(
+        "poser", picture_nets.detector(6), "yolo:points=2,nms=0.45,score=0.4,max=9", models, root, tmp_path
+    )
+    (sample,) = parsed("run", *words, "--crops", "poser")["objects"]
+    pixels, seen = np.asarray(Image.open(models / "a.ppm")), 0
+    for box in sample["objects"][:4]:
+        (left, top), (right, bottom) = np.floor(box["box"][:2]).astype(int), np.ceil(box["box"][2:]).astype(int)
+        Image.fromarray(pixels[top:bottom, left:right]).save(tmp_path / "part.png")
+        alone = ["--root", root, "--slot", "poser", "--image", tmp_path / "part.png", "-o", tmp_path / "z.npz"]
+        (part,) = parsed("run", *alone)["objects"]
+        assert len(part["objects"]) == len(box["crops"])
+        for inner, own in zip(box["crops"], part["objects"], strict=True):
+            expected = np.add(own["points"], [left, top, 0])
+            np.testing.assert_allclose(inner["points"], expected, rtol=1e-6, atol=1e-4)
+            seen += len(expected)
+    assert seen > 3
+
+
+def test_what_crops_do_not_have_is_refused(models, root, tmp_path):
+    words = deploy_second("segmenter", picture_nets.segmenter(), "yolo:masks=protos", models, root, tmp_path)
+    seen = toolchain("run", *words, "--crops", "segmenter")
+    assert (seen.code, "segmenter has masks, which --crops does not find in boxes" in seen.err) == (2, True), seen.err
+    words = deploy_second("many", picture_nets.detector(36), "yolo:points=12", models, root, tmp_path)
+    seen = toolchain("run", *words, "--crops", "many")
+    assert (seen.code, "1,080,000 key points in all boxes, and 1,048,576 are possible" in seen.err) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("words", "phrase"),
     [

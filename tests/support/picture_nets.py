@@ -93,6 +93,31 @@ def detr() -> onnx.ModelProto:
     return model
 
 
+def raw_detector() -> onnx.ModelProto:
+    """Return a model like YOLOv5's before it decodes: levels of 4x4 and 8x8 cells, two anchors, and eight numbers."""
+    stream = np.random.default_rng(4)
+    nodes = [nets.node("Conv", ["x", f"w{step}"], [f"level{step}"], strides=[step, step]) for step in (8, 4)]
+    weights = {f"w{step}": stream.normal(0, 1.2 / step, (16, 3, step, step)).astype(np.float32) for step in (8, 4)}
+    outputs = [nets.value(f"level{step}", (1, 16, SIDE // step, SIDE // step)) for step in (8, 4)]
+    return nets.model(nodes, [nets.value("x", (1, 3, SIDE, SIDE))], outputs, weights)
+
+
+def ssd() -> onnx.ModelProto:
+    """Return a model like an SSD before it decodes: differences (1, 64, 4) from anchors, and the scores (1, 64, 4)."""
+    stream = np.random.default_rng(5)
+    nodes = []
+    for name in ("loc", "conf"):
+        nodes += [
+            nets.node("Conv", ["x", f"w-{name}"], [f"{name}-maps"], strides=[4, 4]),
+            nets.node("Reshape", [f"{name}-maps", "table"], [f"{name}-rows"]),
+            nets.node("Transpose", [f"{name}-rows"], [name], perm=[0, 2, 1]),
+        ]
+    weights = {f"w-{name}": stream.normal(0, 1, (4, 3, 4, 4)).astype(np.float32) for name in ("loc", "conf")}
+    weights["table"] = np.array([1, 4, 64])
+    outputs = [nets.value(name, (1, 64, 4)) for name in ("loc", "conf")]
+    return nets.model(nodes, [nets.value("x", (1, 3, SIDE, SIDE))], outputs, weights)
+
+
 def mask_of(
     coefficients: NDArray[Any], prototypes: NDArray[Any], size: tuple[int, int], box: NDArray[Any], side: int = SIDE
 ) -> tuple[int, int, NDArray[np.float64]]:

@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from toolchain import files, pictures, sounds, states, texts, variants
-from toolchain.bundle import dynamic
+from toolchain.bundle import compact, dynamic
 from toolchain.errors import InputError, VerificationError, did_you_mean
 from toolchain.pictures import Pictures
 from toolchain.sounds import Sounds
@@ -370,7 +370,7 @@ class Manifest:
         ):
             if document[name] is None:
                 del document[name]
-        _drop_from_steps(document.get("pictures"), document.get("sounds"))
+        compact.drop_from_steps(document.get("pictures"), document.get("sounds"))
         for name in ("states", "variants", "supported_until"):  # as before there were any
             if not document[name]:
                 del document[name]
@@ -394,27 +394,6 @@ def _drop_unknown(document: dict[str, Any]) -> None:
                 del spec[key]
     if document["activations"] is None:
         del document["activations"]
-
-
-def _drop_from_steps(pictures: dict[str, Any] | None, sounds: dict[str, Any] | None) -> None:
-    """Remove the fields of steps that stand for nothing there, as before there were such steps."""
-    if pictures and pictures["plan"]["head"] != "labels":
-        for name in ("blank", "space"):
-            del pictures["plan"][name]
-    if pictures and not pictures["plan"]["prototypes"]:
-        del pictures["plan"]["mask_output"]
-    if pictures and pictures["plan"]["head"] not in {"detr", "boxes"}:
-        for name in ("form", "shares", "sigmoid", "background", "box_output"):
-            del pictures["plan"][name]
-    _drop_zeros(pictures, "beam", "points", "point_numbers", "prototypes", "mask_width", "mask_height")
-    _drop_zeros(sounds, "beam", "context")
-
-
-def _drop_zeros(steps: dict[str, Any] | None, *names: str) -> None:
-    """Drop numbers of steps that are 0, as before there were any."""
-    for name in names:
-        if steps and not steps["plan"][name]:
-            del steps["plan"][name]
 
 
 _MANIFEST_READER: TypeAdapter[Manifest] = TypeAdapter(Manifest)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from toolchain.pipeline.evaluate import SampleRequest
 
 DATA = "a folder with a folder for each class, a .csv file of files and labels, a COCO file of boxes, or .npz files"
-METRICS = "top1, top5, miou, map, map-masks, wer, cosine, mse, or module:function for a function of your own project"
+METRICS = "top1, top5, miou, map, map-masks, map-keypoints, wer, cosine, mse, or module:function of your own project"
 
 
 @dataclass(frozen=True)

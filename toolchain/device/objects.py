@@ -20,6 +20,7 @@ _NUMBERS = len(OBJECT.names or ())
 _SPARE = 1 << 16  # bytes of a header
 MOST_MASKS = 4  # of the objects of a picture that is verified; kMostMasks of runtime/runner/raw_samples.cc
 CROPS = ("crops", "crop_counts")
+CROP_POINTS = "crop_points"
 _POINT_BYTES = 12
 
 
@@ -68,17 +69,19 @@ def read_objects(
 
 
 def read_points(
-    contents: Mapping[str, NDArray[Any]], plan: Plan, objects: Sequence[NDArray[Any]]
+    contents: Mapping[str, NDArray[Any]], plan: Plan, objects: Sequence[NDArray[Any]], name: str = "points"
 ) -> tuple[NDArray[np.float32], ...]:
     """Read the key points of the objects of each picture, (objects, points, 3): x, y and their score.
+
+    With `CROP_POINTS` as the name, it reads those of each box.
 
     Raises:
         VerificationError: They are not those of so many objects.
     """
-    points, ends = contents.get("points", np.empty((0, 3), np.float32)), np.cumsum([len(found) for found in objects])
+    points, ends = contents.get(name, np.empty((0, 3), np.float32)), np.cumsum([0, *map(len, objects)])
     if points.shape != (ends[-1] * plan.points, 3) or points.dtype != np.float32 or not np.isfinite(points).all():
         raise VerificationError("the device sent key points of other objects", hint="deploy the release again")
-    return tuple(np.split(points.reshape(ends[-1], plan.points, 3), ends[:-1]))
+    return tuple(np.split(points.reshape(ends[-1], plan.points, 3), ends[1:-1]))
 
 
 def compare(found: NDArray[Any], expected: NDArray[Any], name: str, tolerance: float) -> None:

@@ -31,6 +31,14 @@ _PIECE_SAMPLES = 4096  # the report of a run has the time of each sample
 
 
 @dataclass(frozen=True)
+class Crop:
+    """What a second model found in a box; the key points of each object if it has any."""
+
+    objects: NDArray[Any]
+    points: NDArray[np.float32] | None
+
+
+@dataclass(frozen=True)
 class Sampled:
     """The result of many runs.
 
@@ -58,7 +66,7 @@ class Sampled:
     sent: Sent
     objects: tuple[NDArray[Any], ...] = ()
     points: tuple[NDArray[np.float32], ...] = ()
-    crops: tuple[tuple[NDArray[Any], ...], ...] = ()
+    crops: tuple[tuple[Crop, ...], ...] = ()
 
 
 def run_all(
@@ -86,7 +94,7 @@ def run_all(
     runs, sent = [], []
     objects: list[NDArray[Any]] = []
     points: list[NDArray[np.float32]] = []
-    crops: list[tuple[NDArray[Any], ...]] = []
+    crops: list[tuple[Crop, ...]] = []
     with temporary.folder() as folder:
         sequence = _Sequence(Path(folder) / "state", len(ranges) - 1) if is_sequence else None
         for number, piece in enumerate(ranges):
@@ -124,10 +132,14 @@ def run_all(
 
 def _read_crops(
     contents: Mapping[str, NDArray[Any]], second: DeviceRelease, objects: Sequence[NDArray[Any]]
-) -> list[tuple[NDArray[Any], ...]]:
+) -> list[tuple[Crop, ...]]:
     """Read what a second model found in each object of each picture."""
     boxes = [len(found) for found in objects]
-    crops = iter(found_objects.read_objects(contents, second.manifest, sum(boxes), names=found_objects.CROPS))
+    found = found_objects.read_objects(contents, second.manifest, sum(boxes), names=found_objects.CROPS)
+    points: Sequence[NDArray[np.float32] | None] = [None] * len(found)
+    if found and second.manifest.pictures and (plan := second.manifest.pictures.plan).points:
+        points = found_objects.read_points(contents, plan, found, found_objects.CROP_POINTS)
+    crops = map(Crop, found, points)
     return [tuple(itertools.islice(crops, count)) for count in boxes]
 
 

@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from toolchain import resources
+from toolchain import anchors, resources
 from toolchain.errors import InputError, reason
 from toolchain.native import steps
 from toolchain.native.steps import Handle
 from toolchain.pictures import plan as plans
+from toolchain.pictures.grids import Coding, Storage
 from toolchain.pictures.plan import Plan
 
 FORMATS = ("rgb", "bgr", "rgba", "gray", "nv12", "yuyv")
@@ -28,14 +29,27 @@ FILES = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}
 _REFUSED = 1
 _PIXELS_RANK = 3
 _KINDS = ("scale", "mean", "std")
-_HEADS = ("none", "classes", "yolo-v5", "yolo-v8", "labels", "detr", "boxes")
+_HEADS = ("none", "classes", "yolo-v5", "yolo-v8", "labels", "detr", "boxes", "grid")
 _COLORS = 3
+_MOST_LEVELS = 8  # kMostLevels of runtime/pictures/pictures.h
 _EXTRAS = ("beam", "points", "point_numbers", "prototypes", "mask_width", "mask_height")
 _BOXES = ("shares", "sigmoid", "background")
 
 
 class _Operation(ctypes.Structure):
     _fields_ = (("kind", ctypes.c_int32), ("values", ctypes.c_float * 3))
+
+
+class _Level(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in ("columns", "rows", "anchors")),
+        *((name, ctypes.c_float) for name in ("step_x", "step_y")),
+        ("size", (ctypes.c_float * 2) * 16),
+    )
+
+
+class _Values(ctypes.Structure):
+    _fields_ = (("data", ctypes.c_void_p), ("count", ctypes.c_size_t))
 
 
 class _Plan(ctypes.Structure):
@@ -47,7 +61,12 @@ class _Plan(ctypes.Structure):
         ("nms", ctypes.c_float),
         ("score", ctypes.c_float),
         ("blank", ctypes.c_int32),
-        *((name, ctypes.c_int32) for name in (*_EXTRAS, "form", *_BOXES)),
+        *((name, ctypes.c_int32) for name in (*_EXTRAS, "form", *_BOXES, "coding", "storage")),
+        ("variance", ctypes.c_float * 4),
+        ("offset", ctypes.c_float),
+        ("table", ctypes.c_int32),
+        ("levels", ctypes.c_int32),
+        ("level", _Level * _MOST_LEVELS),
     )
 
 
@@ -86,7 +105,8 @@ class Computer:
 
     def __init__(self, plan: Plan, progress: Callable[[str], None] | None = None) -> None:
         self._plan, self._handle = plan, Handle("pictures", resources.manual("pictures"), progress)
-        self._handle.make("open", _plan_struct(plan))
+        table = np.frombuffer(bytes.fromhex(plan.table), "<f4")
+        self._handle.make("open", _plan_struct(plan), steps.address(table), ctypes.c_size_t(table.size))
 
     def prepare(self, raw: Raw) -> NDArray[Any]:
         """Return the model's input for a picture.
@@ -115,8 +135,10 @@ class Computer:
         boxes = np.empty(0, np.float32)
         if self._plan.box_output >= 0:
             boxes = np.ascontiguousarray(outputs[self._plan.box_output], np.float32)
-        own = steps.address(boxes), ctypes.c_size_t(boxes.size)
-        return self._handle.find(width, height, *own, output=outputs[self._plan.output])
+        own = [np.ascontiguousarray(outputs[number], np.float32) for number in self._plan.level_outputs]
+        levels = (_Values * _MOST_LEVELS)(*(_Values(level.ctypes.data, level.size) for level in own))
+        place = levels, steps.address(boxes), ctypes.c_size_t(boxes.size)
+        return self._handle.find(width, height, *place, output=outputs[self._plan.output])
 
     def points(self) -> NDArray[np.float32]:
         """Return the key points of the objects that were found last, (objects, points, 3): x, y and their score."""
@@ -249,7 +271,21 @@ def _plan_struct(plan: Plan) -> _Plan:
     result.form = get_args(plans.Form).index(plan.form)
     for name in (*_EXTRAS, *_BOXES):
         setattr(result, name, int(getattr(plan, name)))
+    _fill_anchors(result, plan)
     return result
+
+
+def _fill_anchors(result: _Plan, plan: Plan) -> None:
+    result.coding = get_args(Coding).index(plan.coding)
+    result.storage = get_args(Storage).index(plan.storage)
+    result.variance[:], result.offset = plan.variances, plan.offset
+    result.table, result.levels = anchors.count(plan.table), len(plan.levels)
+    for number, level in enumerate(plan.levels):
+        own = result.level[number]
+        own.columns, own.rows, own.step_x, own.step_y = level.columns, level.rows, level.step_x, level.step_y
+        own.anchors = len(level.sizes)
+        for place, size in enumerate(level.sizes):
+            own.size[place][:] = size
 
 
 def synthetic(plan: Plan, seed: int) -> NDArray[np.uint8]:

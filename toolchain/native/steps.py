@@ -52,13 +52,13 @@ class Handle:
         if self._handle:
             getattr(self._functions, f"{self._room}_close")(self._handle)
 
-    def make(self, function: str, plan: ctypes.Structure) -> None:
-        """Make it by a function that takes the plan.
+    def make(self, function: str, plan: ctypes.Structure, *arguments: Any) -> None:
+        """Make it by a function that takes the plan, and perhaps more.
 
         Raises:
             InputError: The plan is wrong.
         """
-        self._check(function, ctypes.byref(plan), ctypes.byref(self._handle))
+        self._check(function, ctypes.byref(plan), *arguments, ctypes.byref(self._handle))
 
     def call(self, function: str, *arguments: Any) -> None:
         """Call a function on it.

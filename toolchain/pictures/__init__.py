@@ -3,10 +3,11 @@
 `plan` checks the steps that users write against a model. `runtime/pictures/` computes them, on devices and here.
 """
 
-from toolchain.pictures.plan import LARGEST_SIDE, Operation, Pictures, Plan, faults, resolve
+from toolchain.pictures.plan import LARGEST_SIDE, MOST_EXTRAS, Operation, Pictures, Plan, faults, resolve
 
 __all__ = [
     "LARGEST_SIDE",
+    "MOST_EXTRAS",
     "Operation",
     "Pictures",
     "Plan",

@@ -8,7 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from toolchain import anchors
 from toolchain.errors import InputError, did_you_mean
+from toolchain.pictures import grids
+from toolchain.pictures.anchors import Level, make_levels, of_levels
+from toolchain.pictures.grids import Coding, Storage
 from toolchain.steps import VALUE, Pipeline, Step, Steps, check_element, check_order, pipeline_faults
 from toolchain.tensors import TensorSpec
 
@@ -17,14 +21,16 @@ Kernel = Literal["none", "nearest", "pillow", "opencv", "torch"]
 Fit = Literal["stretch", "letterbox", "crop"]
 Layout = Literal["nchw", "nhwc"]
 Element = Literal["float32", "float16", "uint8", "int8"]
-Head = Literal["none", "classes", "yolo-v5", "yolo-v8", "labels", "detr", "boxes"]
-Form = Literal["center", "corners", "corners-yx"]
+Head = Literal["none", "classes", "yolo-v5", "yolo-v8", "labels", "detr", "boxes", "grid"]
+Form = Literal["center", "corners", "corners-yx", "center-yx"]
 
 LARGEST_SIDE = 4096  # of a model's input; kLargestInput of runtime/pictures/pictures.h
 _MOST_OBJECTS = 1000  # kMostObjects there
 _MOST_CANDIDATES = 1 << 20  # kMostCandidates there
-_MOST_POINTS, _MOST_PROTOTYPES, _LARGEST_PROTOTYPE, _MOST_EXTRAS = 1024, 256, 1024, 1 << 20  # those there, too
+_MOST_POINTS, _MOST_PROTOTYPES, _LARGEST_PROTOTYPE = 1024, 256, 1024  # those there, too
+MOST_EXTRAS = 1 << 20  # key points, or coefficients of masks, of all objects; kMostExtras there
 _RANK, _BOXES_RANK = 4, 3
+_HEADS = ("v5", "v8", "v11", "rtdetr", *grids.CODINGS)
 _SIZE = re.compile(r"(\d{1,5})(?:x(\d{1,5}))?")
 _POINTS = re.compile(r"(\d{1,4})(?:x([23]))?")
 # of the steps before the model: the pixels of a picture, their values, and how the model's input stores them
@@ -70,11 +76,18 @@ class Plan:
     mask_width: int = 0
     mask_height: int = 0
     mask_output: int = -1  # number of the output with the prototypes; -1 for none
-    form: Form = "center"  # of a box: x, y, width, height; or left, top, right, bottom; or top, left, bottom, right
+    form: Form = "center"  # of a box: x, y, width, height; or left, top, right, bottom; -yx: vertical numbers first
     shares: bool = False  # whether places are shares of the model's input, and not its pixels
     sigmoid: bool = False  # whether scores are the sigmoid of the output
     background: int = 0  # number of the class that is no object, counted from 1; 0 for none
     box_output: int = -1  # number of the output with the boxes, where another one has their scores; -1 for none
+    coding: Coding = "none"  # how boxes are written: as differences from anchors, or as of the heads of YOLO networks
+    storage: Storage = "joined"  # where the numbers of a grid are
+    variances: tuple[float, float, float, float] = (1.0, 1.0, 1.0, 1.0)  # factors of differences from anchors
+    offset: float = 0.0  # of an anchor's middle in its cell, in steps
+    levels: tuple[Level, ...] = ()  # whose cells have anchors
+    level_outputs: tuple[int, ...] = ()  # numbers of the outputs of the levels of a grid; empty for one output
+    table: str = ""  # the anchors of a file, by `anchors.read`
 
     @property
     def channels(self) -> int:
@@ -90,6 +103,10 @@ class Pictures(Pipeline):
     """The pipeline of a release for pictures."""
 
     plan: Plan
+
+    @property
+    def steps(self) -> Steps:
+        return Steps(self.pre, self.post, self.labels, self.plan.table)
 
     def text(self, numbers: Iterable[int]) -> str:
         """Return the text of labels; empty if the release reads none."""
@@ -200,6 +217,8 @@ def _after(plan: Plan, steps: Sequence[Step], outputs: Sequence[TensorSpec], wri
     step = steps[-1]
     if step.name == "boxes":
         return _scored_boxes(plan, step, outputs, written)
+    if "head" in step.values and step.choice("head", _HEADS) in grids.CODINGS:
+        return _grid(plan, step, outputs, written)
     plan = _masks(plan, step, outputs) if "masks" in step.values else plan
     number = step.output(outputs, (step.values.get("masks", ""),))
     spec = outputs[number]
@@ -242,13 +261,21 @@ def _scored_boxes(plan: Plan, step: Step, outputs: Sequence[TensorSpec], written
     if len(spec.shape) != _BOXES_RANK or spec.shape[0] != 1:
         raise step.fault(f"output {spec} is not a table of scores", "it is 1 x boxes x classes")
     _, count, classes = spec.shape
-    if outputs[boxes].elements != 4 * count or outputs[boxes].shape[-1] != 4:  # noqa: PLR2004 - numbers of a box
-        raise step.fault(f"output {outputs[boxes]} has no four numbers for each of the {count} boxes")
+    plan = _anchored(plan, step, written) if "anchors" in step.values else _unanchored(plan, step)
+    numbers = 4 + plan.points * plan.point_numbers
+    if outputs[boxes].elements != numbers * count or outputs[boxes].shape[-1] != numbers:
+        what = "four" if not plan.points else str(numbers)
+        raise step.fault(f"output {outputs[boxes]} has no {what} numbers for each of the {count} boxes")
+    if plan.coding != "none" and (expected := anchors.count(plan.table) + sum(x.boxes for x in plan.levels)) != count:
+        made = f"they are {' + '.join(map(str, plan.levels))}" if plan.levels else ""
+        raise step.fault(
+            f"output {outputs[boxes]} has {count} boxes, but there are {expected} anchors",
+            f"{made or 'check the file of anchors'}: each box needs an anchor, in the same order",
+        )
     background = {"none": 0, "first": 1, "last": classes}[
         step.choice("background", ("none", "first", "last"), default="none")
     ]
     by = step.choice("by", ("none", "sigmoid", "softmax"), default="none")
-    form = step.choice("form", get_args(Form), default="corners")
     if classes == 1 and background:
         raise step.fault(f"output {spec} has the background alone", "leave background out")
     if max(classes, count) > _MOST_CANDIDATES:
@@ -259,13 +286,79 @@ def _scored_boxes(plan: Plan, step: Step, outputs: Sequence[TensorSpec], written
         head="boxes",
         output=scores,
         box_output=boxes,
-        form=next(name for name in get_args(Form) if name == form),
-        shares=step.choice("unit", ("pixels", "share"), default="pixels") == "share",
         sigmoid=by == "sigmoid",
         softmax=by == "softmax",
         background=background,
         classes=classes,
         candidates=count,
+        most=step.whole("max", 300, 1, _MOST_OBJECTS),
+        nms=step.number("nms", "0.45"),
+        score=step.number("score", "0.25"),
+    )
+
+
+def _unanchored(plan: Plan, step: Step) -> Plan:
+    """Return the plan for boxes that are written as they are."""
+    for key in ("strides", "cells", "scales", "ratios", "each", "variances", "size", "points"):
+        if key in step.values:
+            raise step.fault(f"{key} is for boxes with anchors", f"write anchors=FILE, or leave {key} out")
+    form = step.choice("form", get_args(Form), default="corners")
+    shares = step.choice("unit", ("pixels", "share"), default="pixels") == "share"
+    return replace(plan, form=next(name for name in get_args(Form) if name == form), shares=shares)
+
+
+def _anchored(plan: Plan, step: Step, written: Steps) -> Plan:
+    """Return the plan for boxes that are differences from anchors."""
+    form = step.choice("form", ("center", "center-yx"), default="center")
+    plan = replace(plan, form="center-yx" if form == "center-yx" else "center")
+    convention = step.values["anchors"]
+    side = (plan.width, plan.height)
+    variances = [0.1, 0.1, 0.2, 0.2]
+    if step.names_anchors:
+        for key in ("strides", "cells", "scales", "ratios", "each"):
+            if key in step.values:
+                raise step.fault(f"{key} is not for a file of anchors", f"leave {key} out")
+        plan = replace(
+            plan, table=written.anchors, shares=step.choice("unit", ("pixels", "share"), "pixels") == "share"
+        )
+    else:
+        if "unit" in step.values:
+            raise step.fault("unit is for a file of anchors", "leave unit out")
+        plan = replace(plan, levels=make_levels(step, side), offset=0.0 if convention == "retinanet" else 0.5)
+        by_convention = {"retinanet": [1.0] * 4, "mediapipe": [1 / side[0], 1 / side[1]] * 2}
+        variances = by_convention.get(convention, variances)
+    if "variances" in step.values:
+        (variances, *others) = of_levels(step, "variances")
+        if others or len(variances) != 4:  # noqa: PLR2004 - x, y, width and height
+            raise step.fault("variances are four numbers with + between", "for example: variances=0.1+0.1+0.2+0.2")
+    size = step.choice("size", ("exp", "linear"), default="linear" if convention == "mediapipe" else "exp")
+    x, y, width, height = variances
+    plan = replace(plan, variances=(x, y, width, height), coding="deltas" if size == "exp" else "linear")
+    if "points" not in step.values:
+        return plan
+    plan = _points(plan, step)
+    if plan.point_numbers != 2:  # noqa: PLR2004 - x and y
+        raise step.fault("key points of boxes with anchors are x and y alone", f"write points={plan.points}x2")
+    return plan
+
+
+def _grid(plan: Plan, step: Step, outputs: Sequence[TensorSpec], written: Steps) -> Plan:
+    """Return the plan for the head of a YOLO network that does not decode its boxes."""
+    grid, spec = grids.read(step, outputs, (plan.width, plan.height), channels_first=plan.layout == "nchw")
+    if max(grid.boxes, grid.classes) > _MOST_CANDIDATES:
+        raise step.fault(f"output {spec} is too large")
+    written.check_labels(step, grid.classes, spec)
+    return replace(
+        plan,
+        head="grid",
+        output=grid.outputs[0],
+        level_outputs=() if grid.storage == "joined" else grid.outputs,
+        coding=grid.coding,
+        storage=grid.storage,
+        levels=grid.levels,
+        sigmoid=grid.sigmoid,
+        classes=grid.classes,
+        candidates=grid.boxes,
         most=step.whole("max", 300, 1, _MOST_OBJECTS),
         nms=step.number("nms", "0.45"),
         score=step.number("score", "0.25"),
@@ -326,7 +419,13 @@ def _boxes(plan: Plan, step: Step, spec: TensorSpec) -> Plan:
     rows, columns = spec.shape[1:]
     if "head" not in step.values and rows == columns:
         raise step.fault(f"output {spec} does not show its layout", "write head=v5 or head=v8")
-    head = step.choice("head", ("v5", "v8", "v11", "rtdetr"), "v5" if rows > columns else "v8")
+    head = step.choice("head", _HEADS, "v5" if rows > columns else "v8")
+    for key in ("anchors", "strides", "by"):
+        if key in step.values:
+            raise step.fault(
+                f"{key} is for a head that does not decode its boxes, not for {head}",
+                f"write head=v5-raw, v3-raw or yolox, or leave {key} out",
+            )
     if head == "rtdetr":
         return _detr(plan, step, spec)
     plan = _points(plan, step) if "points" in step.values else plan
@@ -343,7 +442,7 @@ def _boxes(plan: Plan, step: Step, spec: TensorSpec) -> Plan:
             )
         other = "v8" if by_rows else "v5"
         raise step.fault(f"output {spec} has no classes in the layout of {head}", f"perhaps it is head={other}")
-    most = min(_MOST_OBJECTS, _MOST_EXTRAS // max(plan.points, plan.prototypes, 1))
+    most = min(_MOST_OBJECTS, MOST_EXTRAS // max(plan.points, plan.prototypes, 1))
     return replace(
         plan,
         head="yolo-v5" if by_rows else "yolo-v8",

@@ -30,6 +30,7 @@ from toolchain.models.stream import STANDARD_INPUT
 from toolchain.native import pictures as native_pictures
 from toolchain.native.pictures import Mask, decoder
 from toolchain.native.sounds import Computer, Recording, encode
+from toolchain.pictures import MOST_EXTRAS
 from toolchain.pipeline import device_programs, variants
 from toolchain.pipeline.deploy import read_labels
 from toolchain.pipeline.report import waited_rows
@@ -403,6 +404,17 @@ def _read_second(request: RunRequest, first: Manifest, device: ConnectedDevice) 
         raise InputError(
             f"{current.manifest.name} finds nothing in a picture", hint="build it with --pre, and a last step as --post"
         )
+    if second.plan.mask_output >= 0:
+        raise InputError(
+            f"{current.manifest.name} has masks, which --crops does not find in boxes",
+            hint="build it without masks=, or crop the boxes in an application (docs/pictures.md)",
+        )
+    points = first.pictures.plan.most * second.plan.most * second.plan.points
+    if points > MOST_EXTRAS:
+        raise InputError(
+            f"{current.manifest.name} may find {points:,} key points in all boxes, and {MOST_EXTRAS:,} are possible",
+            hint="build one of both releases with a smaller max, such as yolo:max=20",
+        )
     return current.manifest, current.generation.digest
 
 
@@ -433,8 +445,7 @@ def _found(
     """Return the objects of each picture or sound, with their key points or masks, and what a second model found."""
     rows = [_objects(found, manifest) for found in sampled.objects]
     for number, points in enumerate(sampled.points):
-        pairs = zip(rows[number], points.tolist(), strict=True)
-        rows[number] = tuple(replace(item, points=tuple(map(tuple, own))) for item, own in pairs)
+        rows[number] = _with_points(rows[number], points)
     if manifest.pictures and manifest.pictures.plan.mask_output >= 0:
         rows = [_with_masks(row, number, samples, sampled, manifest) for number, row in enumerate(rows)]
     if second:
@@ -462,14 +473,21 @@ def _with_masks(
 
 
 def _with_crops(
-    objects: tuple[FoundObject, ...], crops: Sequence[NDArray[Any]], second: Manifest
+    objects: tuple[FoundObject, ...], crops: Sequence[sampling.Crop], second: Manifest
 ) -> tuple[FoundObject, ...]:
     """Return the objects of a picture with what a second model found in each."""
-    texts = (text for _, text in _texts([""] * len(crops), crops, second))
+    texts = (text for _, text in _texts([""] * len(crops), [crop.objects for crop in crops], second))
     return tuple(
-        replace(item, crops=_objects(found, second), text=next(texts, ""))
-        for item, found in zip(objects, crops, strict=True)
+        replace(item, crops=_with_points(_objects(crop.objects, second), crop.points), text=next(texts, ""))
+        for item, crop in zip(objects, crops, strict=True)
     )
+
+
+def _with_points(objects: tuple[FoundObject, ...], points: NDArray[np.float32] | None) -> tuple[FoundObject, ...]:
+    if points is None:
+        return objects
+    pairs = zip(objects, points.tolist(), strict=True)
+    return tuple(replace(item, points=tuple(map(tuple, own))) for item, own in pairs)
 
 
 def _texts(names: Sequence[str], objects: Sequence[NDArray[Any]], manifest: Manifest) -> tuple[tuple[str, str], ...]:

@@ -90,7 +90,7 @@ int main() {
     pictures::Pipeline pipeline(plan);
     std::vector<uint8_t> input(pipeline.input_bytes());
     ok = ok && pipeline.Prepare(picture, input.data(), input.size(), &reason) &&
-         pipeline.Find(picture.width, picture.height, output.data(), output.size(), &reason);
+         pipeline.Find(picture.width, picture.height, {output.data(), output.size(), nullptr, 0}, &reason);
     if (!ok) {
       puts(reason.text);
       return 1;

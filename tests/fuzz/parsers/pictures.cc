@@ -23,6 +23,19 @@ pictures::Plan PlanFrom(fuzz::Bytes* bytes) {
   plan.prototypes %= kSide;
   plan.mask_width %= kSide;
   plan.mask_height %= kSide;
+  // Few enough cells that the boxes are as many, which is tried for every other plan.
+  for (pictures::Level& level : plan.level) {
+    level.columns %= 8;
+    level.rows %= 8;
+    level.anchors %= 4;
+  }
+  if (plan.blank % 2 == 0 && plan.levels > 0 && plan.levels <= pictures::kMostLevels) {
+    plan.table = 0;
+    plan.candidates = 0;
+    for (int32_t i = 0; i < plan.levels; ++i) {
+      plan.candidates += plan.level[i].columns * plan.level[i].rows * plan.level[i].anchors;
+    }
+  }
   return plan;
 }
 
@@ -60,6 +73,28 @@ void Mask(pictures::Pipeline* pipeline, const pictures::Plan& plan, const pictur
   }
 }
 
+// The numbers again and again, as many as a plan reads beside one output: boxes, and levels in memory of their own.
+std::vector<float> Repeated(const std::vector<float>& numbers, size_t count) {
+  std::vector<float> result(count, 0.5f);
+  for (size_t i = 0; i < count && !numbers.empty(); ++i) result[i] = numbers[i % numbers.size()];
+  return result;
+}
+
+pictures::Outputs Outputs(const pictures::Plan& plan, const std::vector<float>& numbers, std::vector<float>* boxes,
+                          std::vector<std::vector<float>>* maps, std::vector<pictures::Values>* levels) {
+  if (plan.head == pictures::kBoxes) {
+    const size_t box = 4 + static_cast<size_t>(plan.points) * static_cast<size_t>(plan.point_numbers);
+    *boxes = Repeated(numbers, box * static_cast<size_t>(plan.candidates));
+  }
+  for (int32_t i = 0; i < plan.levels; ++i) {
+    const pictures::Level& level = plan.level[i];
+    const int64_t count = int64_t{level.columns} * level.rows * level.anchors * (plan.classes + 5);
+    maps->push_back(Repeated(numbers, static_cast<size_t>(count)));
+  }
+  for (const std::vector<float>& map : *maps) levels->push_back({map.data(), map.size()});
+  return {numbers.data(), numbers.size(), boxes->data(), boxes->size(), levels->data()};
+}
+
 void Prepare(pictures::Pipeline* pipeline, const pictures::Picture& picture) {
   pictures::Reason reason;
   const size_t size = pipeline->input_bytes();
@@ -78,7 +113,9 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const pictures::Plan plan = PlanFrom(&bytes);
   pictures::Reason reason;
   if (!CheckPlan(plan, &reason)) return 0;
-  pictures::Pipeline pipeline(plan);
+  const std::vector<float> table(4 * static_cast<size_t>(plan.table), 1.5f);
+  fuzz::Must(CheckTable(plan, table.size(), &reason));
+  pictures::Pipeline pipeline(plan, table.data());
   pictures::Picture picture = {};
   picture.format = bytes.Take<int8_t>();
   picture.width = bytes.Take<int32_t>();
@@ -98,7 +135,11 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::vector<float> numbers(values);
   if (values > 0) memcpy(numbers.data(), output.get(), values * sizeof(float));
   if (values > 3) Crop(picture, {0, 0, numbers[0], numbers[1], numbers[2], numbers[3]});
-  if (pipeline.Find(picture.width, picture.height, numbers.data(), values, &reason)) {
+  std::vector<float> boxes;
+  std::vector<std::vector<float>> maps;
+  std::vector<pictures::Values> levels;
+  const pictures::Outputs outputs = Outputs(plan, numbers, &boxes, &maps, &levels);
+  if (pipeline.Find(picture.width, picture.height, outputs, &reason)) {
     fuzz::Must(pipeline.objects().size() <= static_cast<size_t>(plan.most));
     fuzz::Must(pipeline.points().size() == pipeline.objects().size() * static_cast<size_t>(plan.points));
     Mask(&pipeline, plan, picture);

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from toolchain import pictures, steps
@@ -119,6 +122,99 @@ def test_boxes_in_an_output_of_their_own():
 def test_boxes_that_do_not_fit_are_refused(step, outputs, message, hint):
     with pytest.raises(InputError, match=message) as caught:
         resolved(["scale=1/255"], [step], outputs=outputs)
+    assert hint in caught.value.hint
+
+
+LOC, CONF = TensorSpec("loc", (1, 8096, 4), "float32"), TensorSpec("conf", (1, 8096, 21), "float32")
+PAIR = "boxes:boxes=loc,scores=conf"
+LEVELS = "strides=8/16/32,scales=0.1/0.2/0.4/0.8,ratios=2"
+FINE, COARSE = (TensorSpec(name, (1, 255, n, n), "float32") for name, n in (("fine", 80), ("coarse", 40)))
+SIZES = "anchors=10x13+16x30+33x23/30x61+62x45+59x119"
+
+
+def test_anchors_are_part_of_a_release(tmp_path):
+    """By their numbers: another file of the same name makes another pipeline, and fewer anchors are a fault."""
+    (tmp_path / "own").mkdir()
+    np.save(tmp_path / "own" / "a.npy", np.ones((8096, 4), np.float32))
+    step = f"{PAIR},anchors=own/a.npy,unit=share,background=first"
+    pipeline = resolved(["scale=1/255"], [step], outputs=(LOC, CONF), folder=tmp_path)
+    assert pipeline.post == (step.replace("own/", ""),)
+    plan = pipeline.plan
+    assert (plan.coding, plan.variances, plan.shares, plan.levels) == ("deltas", (0.1, 0.1, 0.2, 0.2), True, ())
+    assert plan.table == "0000803f" * 4 * 8096
+    assert pictures.faults(pipeline, (INPUT,), (LOC, CONF)) == []
+    short = replace(pipeline, plan=replace(plan, table=plan.table[:-32]))
+    (fault,) = pictures.faults(short, (INPUT,), (LOC, CONF))
+    assert "has 8096 boxes, but there are 8095 anchors" in fault
+    np.save(tmp_path / "own" / "a.npy", np.full((8096, 4), 2, np.float32))
+    assert resolved(["scale=1/255"], [step], outputs=(LOC, CONF), folder=tmp_path) != pipeline
+
+
+def test_the_head_of_a_network_that_does_not_decode():
+    outputs = (COARSE, TensorSpec("other", (1, 3), "float32"), FINE)
+    step = f"yolo:head=v5-raw,{SIZES},output=coarse+fine,nms=0.5"
+    pipeline = resolved(["scale=1/255"], [step], outputs=outputs)
+    plan = pipeline.plan
+    assert (plan.head, plan.coding, plan.storage, plan.level_outputs) == ("grid", "yolo-v5", "planes", (2, 0))
+    assert (plan.classes, plan.candidates, plan.nms) == (80, 3 * (80 * 80 + 40 * 40), 0.5)
+    assert plan.levels[1].sizes == ((30, 61), (62, 45), (59, 119))
+    assert pictures.faults(pipeline, (INPUT,), outputs) == []
+
+
+@pytest.mark.parametrize(
+    ("step", "outputs", "message", "hint"),
+    [
+        (f"{PAIR},anchors=ssd,{LEVELS}", (LOC, CONF), "has 8096 boxes, but there are 33600 anchors", "80x80x4 + 40x40"),
+        (f"{PAIR},anchors=three.txt", (LOC, CONF), "has 8096 boxes, but there are 3 anchors", "the file of anchors"),
+        (f"{PAIR},anchors=sdd", (LOC, CONF), "cannot read the anchors .*sdd", "did you mean ssd"),
+        (f"{PAIR},anchors=short.txt", (LOC, CONF), "cannot read the anchors .*short.txt", "four numbers on each line"),
+        (f"{PAIR},anchors=nan.txt", (LOC, CONF), "infinite or not a number", "four numbers"),
+        (f"{PAIR},anchors=large.txt", (LOC, CONF), "infinite or not a number", "four numbers"),
+        (f"{PAIR},anchors=empty.txt", (LOC, CONF), "has 0 anchors, and 1 to 16384", "four numbers"),
+        (f"{PAIR},anchors=three.txt,ratios=2", (LOC, CONF), "ratios is not for a file", "leave ratios out"),
+        (
+            f"{PAIR},anchors=three.txt,form=corners",
+            (LOC, CONF),
+            "form is one of center, center-yx",
+            "did you mean center",
+        ),
+        (f"{PAIR},anchors=three.txt,variances=1+1", (LOC, CONF), "variances are four numbers", "0.1+0.1+0.2+0.2"),
+        (f"{PAIR},anchors=three.txt,points=6", (LOC, CONF), "x and y alone", "points=6x2"),
+        (f"{PAIR},anchors=three.txt,points=6x2", (LOC, CONF), "has no 16 numbers for each of the 8096", "docs"),
+        (f"{PAIR},anchors=ssd,unit=share,{LEVELS}", (LOC, CONF), "unit is for a file of anchors", "leave unit out"),
+        (f"{PAIR},anchors=ssd,strides=8,ratios=2", (LOC, CONF), "it needs scales", "scales=0.2/0.4"),
+        (f"{PAIR},anchors=ssd,strides=8,scales=1,ratios=2", (LOC, CONF), "must be 2 numbers with / between", "docs"),
+        (f"{PAIR},anchors=ssd,scales=1", (LOC, CONF), "needs strides or cells", "strides=8/16/32"),
+        (f"{PAIR},anchors=ssd,cells=0,scales=1/2,ratios=2", (LOC, CONF), "cells are such as 38", "cells=38/19"),
+        (f"{PAIR},anchors=ssd,cells=8,scales=1/x,ratios=2", (LOC, CONF), "scales are numbers above 0", "scales=0.2"),
+        (f"{PAIR},anchors=ssd,{LEVELS}/3", (LOC, CONF), "ratios has 2 levels, and 3 are needed", "docs/pictures.md"),
+        (f"{PAIR},anchors=mediapipe,{LEVELS}", (LOC, CONF), "scales is not for anchors=mediapipe", "leave scales out"),
+        (f"{PAIR},anchors=mediapipe,strides=8/8,each=9", (LOC, CONF), "18 anchors, and at most 16", "docs"),
+        (f"{PAIR},ratios=2", (LOC, CONF), "ratios is for boxes with anchors", "anchors=FILE"),
+        ("yolo:head=v5raw", (FINE, COARSE), "head is one of v5, .*, not 'v5raw'", "did you mean v5-raw"),
+        ("yolo:head=v5-raw", (FINE, COARSE), "needs the anchors that the network was trained", "anchors=10x13"),
+        (f"yolo:head=v5-raw,{SIZES}/9x9", (FINE, COARSE), "anchors of 3 levels, and 2 outputs", "output=NAME"),
+        (f"yolo:head=v5-raw,{SIZES},output=fine+corse", (FINE, COARSE), "no output 'corse'", "did you mean coarse"),
+        (f"yolo:head=v5-raw,{SIZES},points=3", (FINE, COARSE), "points is not for head=v5-raw", "leave points"),
+        ("yolo:head=v5-raw,anchors=10+13", (FINE, COARSE), "sizes with \\+ between", "anchors=10x13"),
+        (f"yolo:head=v5-raw,{SIZES},strides=8", (FINE, COARSE), "strides follow from outputs", "leave strides out"),
+        (f"yolo:head=v5-raw,{SIZES}", (FINE, FINE), "two outputs have a grid of the same size", "output=NAME"),
+        ("yolo:head=v5-raw,anchors=9x9+9x9/9x9", (FINE, COARSE), "is not a grid of 2 anchor", "1 x anchors x rows"),
+        ("yolo:head=v5-raw,anchors=9x9/9x9+9x9+8x8", (FINE, COARSE), "different layouts or classes", "check output"),
+        (f"yolo:head=yolox,{SIZES}", (FINE, COARSE), "head=yolox has no anchors", "leave anchors out"),
+        ("yolo:head=yolox", (TensorSpec("y", (1, 8000, 85), "float32"),), "8000 boxes, but the grid has 8400", "80x80"),
+        ("yolo:head=yolox,strides=7", (TensorSpec("y", (1, 8000, 85), "float32"),), "no whole cells of the", "docs"),
+        ("yolo:head=v5,anchors=9x9", (TensorSpec("y", (1, 8000, 85), "float32"),), "does not decode its", "v5-raw"),
+    ],
+)
+def test_anchors_that_do_not_fit_are_refused(step, outputs, message, hint, tmp_path):
+    (tmp_path / "three.txt").write_text("1 2 3 4\n1,2,3,4\n1, 2, 3, 4\n")
+    (tmp_path / "short.txt").write_text("1 2 3 4\n1 2 3\n")
+    (tmp_path / "nan.txt").write_text("1 2 3 nan\n")
+    (tmp_path / "large.txt").write_text("1 2 3 1e300\n")
+    (tmp_path / "empty.txt").write_text("")
+    with pytest.raises(InputError, match=message) as caught:
+        resolved(["scale=1/255"], [step], outputs=outputs, folder=tmp_path)
     assert hint in caught.value.hint
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from PIL import Image
 
 from tests.support import nets, qdq_nets, shapes_data
 from tests.support.nets import node
@@ -17,6 +19,7 @@ from toolchain.pipeline import quantize as quantizing
 from toolchain.pipeline.evaluate import SampleRequest
 from toolchain.pipeline.quantize import QuantizeRequest
 from toolchain.quantize import Settings
+from toolchain.steps import Steps
 
 SAMPLES = [{"x": qdq_nets.random((1, 3, 12, 12), seed)} for seed in range(8)]
 
@@ -198,6 +201,55 @@ def test_a_layer_stays_float_for_the_metric(shapes, tmp_path):
     assert result.metric.float_value - result.metric.int8_value <= 1
     assert result.limit == "a loss of 1 points of top1"
     assert result.document()["metric"]["confidence"] == 0.99
+
+
+def bright_blocks():
+    """A network with YOLOv8's output: a box and a score, the brightness, of each block of 4x4 pixels."""
+    middles = np.stack(np.meshgrid(np.arange(8) * 4 + 2, np.arange(8) * 4 + 2), 0).reshape(1, 2, 64)
+    weights = {
+        "w": np.full((1, 3, 4, 4), 1 / 48, np.float32),
+        "row": np.array([1, 1, 64], np.int64),
+        "boxes": np.concatenate([middles, np.full((1, 2, 64), 4)], axis=1).astype(np.float32),
+    }
+    nodes = [
+        node("Conv", ["x", "w"], ["mean"], strides=[4, 4]),
+        node("Reshape", ["mean", "row"], ["scores"]),
+        node("Concat", ["boxes", "scores"], ["y"], axis=1),
+    ]
+    return nets.model(nodes, [nets.value("x", (1, 3, 32, 32))], [nets.value("y", (1, 5, 64))], weights)
+
+
+def draw_blocks(folder):
+    """Draw pictures with a bright block each, and a COCO file of them."""
+    stream, images, annotations = np.random.default_rng(0), [], []
+    for number in range(12):
+        left, top = (4 * stream.integers(0, 8, 2)).tolist()
+        pixels = np.zeros((32, 32, 3), np.uint8)
+        pixels[top : top + 4, left : left + 4] = 200
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+        images.append({"id": number, "file_name": f"{number}.png"})
+        annotations.append({"id": number, "image_id": number, "category_id": 5, "bbox": [left, top, 4, 4]})
+    table = {"images": images, "annotations": annotations, "categories": [{"id": 5, "name": "square"}]}
+    (folder / "all.json").write_text(json.dumps(table))
+    return folder / "all.json"
+
+
+def test_boxes_by_the_steps_of_the_model(tmp_path):
+    """Its own steps prepare the pictures and find the boxes, of the float model and of the int8 one."""
+    labelled = SampleRequest(draw_blocks(tmp_path), "map")
+    bright = {"x": np.random.default_rng(1).uniform(0, 1, (1, 3, 32, 32)).astype(np.float32)}
+    steps = Steps(("scale=1/255", "layout=nchw"), ("yolo:head=v8,score=0.5,labels=names.txt",), ("square",))
+    result, lines = quantized(bright_blocks(), tmp_path, [bright], labelled=labelled, steps=steps)
+    assert (result.metric.metric, result.metric.samples) == ("map", 12)
+    assert result.metric.float_value == pytest.approx(100)
+    assert 90 < result.metric.int8_value <= 100
+    assert any("scoring map (int8)" in line for line in lines)
+    # With another threshold none of the boxes counts: the steps decide.
+    strict = Steps(steps.pre, ("yolo:head=v8,score=0.9,labels=names.txt",), steps.labels)
+    result, _ = quantized(bright_blocks(), tmp_path, [bright], labelled=labelled, steps=strict)
+    assert (result.metric.float_value, result.metric.int8_value) == (0, 0)
+    with pytest.raises(InputError, match="map needs boxes, which no step of the release finds"):
+        quantized(bright_blocks(), tmp_path, [bright], labelled=labelled)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from PIL import Image
@@ -21,6 +21,7 @@ from toolchain.tensors import Tensors
 from toolchain.texts import Texts
 
 ReleaseSteps = Pictures | Sounds | Texts
+Kind = Literal["boxes", "masks", "points"]
 
 
 class Answers(Protocol):
@@ -54,7 +55,8 @@ class StepAnswers(ABC):
 
     @property
     def digest(self) -> str:
-        return files.sha256_bytes(files.canonical_json([self.steps.pre, self.steps.post, self.steps.labels]))
+        table = [self.steps.plan.table] if isinstance(self.steps, Pictures) and self.steps.plan.table else []
+        return files.sha256_bytes(files.canonical_json([self.steps.pre, self.steps.post, self.steps.labels, *table]))
 
     def __call__(self, sample: str, *values: Any) -> Any:
         try:
@@ -65,16 +67,17 @@ class StepAnswers(ABC):
 
 @dataclass(frozen=True)
 class StepObjects(StepAnswers):
-    """The boxes that the step `yolo` finds, or the masks of its objects, with the names of their categories."""
+    """The boxes that a step finds, or the masks or key points of its objects, with the names of their categories."""
 
     steps: Pictures
     categories: frozenset[str]  # others do not count
-    masks: bool
+    kind: Kind
 
     def answer(self, values: Tensors, path: Path) -> list[tuple[Any, float, str]]:
         plan, labels = self.steps.plan, self.steps.labels
         computer, (width, height) = native_pictures.Computer(plan), _size(path)
         found = computer.find(width, height, [values[name] for name in self.outputs])
+        points = computer.points() if self.kind == "points" else None
         answers = []
         for number, item in enumerate(found):
             name = labels[int(item["label"])]
@@ -82,7 +85,9 @@ class StepObjects(StepAnswers):
                 continue
             left, top, right, bottom = (float(item[side]) for side in ("left", "top", "right", "bottom"))
             place: Any = [left, top, right - left, bottom - top]
-            if self.masks:
+            if points is not None:
+                place = points[number, :, :2].astype(np.float64)
+            if self.kind == "masks":
                 mask = computer.mask(number, values[self.outputs[plan.mask_output]])
                 place = np.zeros((height, width), np.uint8)
                 rows, columns = mask.pixels.shape
@@ -121,23 +126,23 @@ class StepText(StepAnswers):
 
 
 def of_objects(
-    steps: ReleaseSteps | None, outputs: Sequence[str], categories: frozenset[str], *, masks: bool
+    steps: ReleaseSteps | None, outputs: Sequence[str], categories: frozenset[str], kind: Kind
 ) -> StepObjects | None:
-    """Return the steps of a release as answers; None if they find no boxes, or no masks.
+    """Return the steps of a release as answers; None if they find no boxes, or no masks or key points.
 
     Raises:
         InputError: The objects that they find have no names.
     """
     if not isinstance(steps, Pictures) or not steps.plan.finds_boxes:
         return None
-    if masks and steps.plan.mask_output < 0:
+    if (kind == "masks" and steps.plan.mask_output < 0) or (kind == "points" and not steps.plan.points):
         return None
     if not steps.labels:
         raise InputError(
             "the classes of the release have no names, by which the categories of the data are found",
             hint="build it with --post yolo:labels=FILE, or pass --postprocess module:function",
         )
-    return StepObjects(outputs, steps, categories, masks)
+    return StepObjects(outputs, steps, categories, kind)
 
 
 def of_text(steps: ReleaseSteps | None, outputs: Sequence[str]) -> StepText | None:

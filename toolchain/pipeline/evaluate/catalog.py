@@ -16,8 +16,7 @@ NAMES = (
     "top1",
     "top5",
     segments.NAME,
-    detections.BOXES,
-    detections.MASKS,
+    *detections.NAMES,
     words.NAME,
     "cosine",
     "mse",
@@ -25,7 +24,7 @@ NAMES = (
 )
 _TOP5 = 5
 # of metrics that take a postprocessing function
-_PACKAGES = {detections.BOXES: "pycocotools", detections.MASKS: "pycocotools", words.NAME: "jiwer"}
+_PACKAGES = {**dict.fromkeys(detections.NAMES, "pycocotools"), words.NAME: "jiwer"}
 
 
 def open_metric(name: str, dataset: Dataset, labels: Path | None, postprocess: str = "") -> Metric:
@@ -35,8 +34,8 @@ def open_metric(name: str, dataset: Dataset, labels: Path | None, postprocess: s
         name: One of `NAMES`, or module:function.
         dataset: The samples.
         labels: A file of names of classes.
-        postprocess: The user's function that makes boxes, masks or a text of outputs, as module:function; by default,
-            the steps of the release do (`Metric.of_release`).
+        postprocess: The user's function that makes boxes, masks, key points or a text of outputs, as module:function;
+            by default, the steps of the release do (`Metric.of_release`).
 
     Raises:
         InputError: There is no such metric, it does not fit the data, or a file, package or function that it needs is
@@ -46,9 +45,9 @@ def open_metric(name: str, dataset: Dataset, labels: Path | None, postprocess: s
         raise InputError(f"--labels has no effect on the metric {name}", hint="leave --labels out")
     if postprocess and name not in _PACKAGES:
         raise InputError(f"--postprocess has no effect on the metric {name}", hint="leave --postprocess out")
-    if dataset.categories and name not in {detections.BOXES, detections.MASKS}:
+    if dataset.categories and name not in detections.NAMES:
         raise InputError(
-            f"{dataset.path} has boxes, which are for the metrics {detections.BOXES} and {detections.MASKS}",
+            f"{dataset.path} has boxes, which are for the metrics {', '.join(detections.NAMES)}",
             hint="--metric map",
         )
     if name in {"top1", "top5"}:

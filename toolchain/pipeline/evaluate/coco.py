@@ -1,4 +1,4 @@
-"""Files of annotations in COCO's form: pictures, and the objects in them as boxes and as masks."""
+"""Files of annotations in COCO's form: pictures, and the objects in them as boxes, masks and key points."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ class Object:
     area: float
     crowd: bool = False
     mask: Any = None  # its pixels as the file has them, unchecked: polygons, or runs; None without them
+    points: Any = None  # its key points as the file has them, unchecked: x, y and visibility of each; None without them
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,11 @@ class _Annotation:
     area: _Size | None = None
     iscrowd: Literal[0, 1] = 0
     segmentation: Any = None
+    keypoints: Any = None
 
     def object(self) -> Object:
         area = self.bbox[2] * self.bbox[3] if self.area is None else self.area
-        return Object(self.category_id, self.bbox, area, bool(self.iscrowd), self.segmentation or None)
+        return Object(self.category_id, self.bbox, area, bool(self.iscrowd), self.segmentation or None, self.keypoints)
 
 
 @checked_dataclass(frozen=True, config=_CONFIG)

@@ -62,7 +62,9 @@ class Dataset:
         for sample in self.samples:
             if sample.path not in contents:
                 contents[sample.path] = files.sha256_file(sample.path)
-            objects = [[item.category, item.box, item.area, item.crowd, item.mask] for item in sample.objects]
+            objects = [
+                [item.category, item.box, item.area, item.crowd, item.mask, item.points] for item in sample.objects
+            ]
             key = [sample.name, sample.label, sample.row, contents[sample.path], *objects]
             total.update(files.canonical_json(key))
         return total.hexdigest()

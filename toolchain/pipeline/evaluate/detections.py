@@ -18,28 +18,36 @@ from toolchain.pipeline.evaluate.paired import DRAWS, FEWEST_DRAWS, NO_LOSS, Los
 from toolchain.pipeline.evaluate.precision import Box, Curves, Matches
 from toolchain.tensors import Tensors, TensorSpec
 
-BOXES, MASKS = "map", "map-masks"
+BOXES, MASKS, POINTS = NAMES = ("map", "map-masks", "map-keypoints")
 _WORK = 10_000_000  # numbers that the draws of a comparison take, unless fewer draws would say too little
 _ROUNDING = 1e-6
 _FORMS = {
     BOXES: "a list of (box, score, category), a box as [left, top, width, height] in pixels of the picture's file",
     MASKS: "a list of (mask, score, category), a mask as an array [height, width] of the picture's file",
+    POINTS: "a list of (points, score, category), key points as an array [points, 2 or 3] of x and y in pixels of the"
+    " picture's file",
 }
+_THINGS = {
+    BOXES: ("boxes", "yolo"),
+    MASKS: ("masks", "yolo:masks=NAME"),
+    POINTS: ("key points", "yolo:points=NUMBER"),
+}  # of each metric, and the step that finds them
+_KINDS: dict[str, answers.Kind] = {BOXES: "boxes", MASKS: "masks", POINTS: "points"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeanPrecision(Metric):
-    """The mean average precision of all pictures, and of each one by itself: of boxes, or of masks."""
+    """The mean average precision of all pictures, and of each one by itself: of boxes, masks or key points."""
 
     categories: Mapping[int, str]
-    objects: Answers | None  # makes boxes or masks with scores and categories; None: the steps of the release do
+    objects: Answers | None  # makes what is scored, with scores and categories; None: the steps of the release do
 
     def of_release(self, steps: ReleaseSteps | None, outputs: Sequence[str], *, own_reader: bool) -> MeanPrecision:
         if self.objects:
             return self
         objects = None if own_reader else self._of_steps(steps, outputs)
         if objects is None:
-            what, step = ("masks", "yolo:masks=NAME") if self.name == MASKS else ("boxes", "yolo")
+            what, step = _THINGS[self.name]
             raise InputError(
                 f"the metric {self.name} needs {what}, which no step of the release finds",
                 details="--preprocess takes the place of its steps" if own_reader and steps else "",
@@ -48,7 +56,7 @@ class MeanPrecision(Metric):
         return replace(self, objects=objects, digest=f"{self.digest}\n{objects.name}\n{objects.digest}")
 
     def _of_steps(self, steps: ReleaseSteps | None, outputs: Sequence[str]) -> Answers | None:
-        return answers.of_objects(steps, outputs, frozenset(self.categories.values()), masks=self.name == MASKS)
+        return answers.of_objects(steps, outputs, frozenset(self.categories.values()), _KINDS[self.name])
 
     def check(self, reader: Reader, outputs: Sequence[TensorSpec]) -> None:  # noqa: ARG002 - the answers decide
         samples = reader.dataset.samples
@@ -67,6 +75,8 @@ class MeanPrecision(Metric):
                 )
         if self.name == MASKS:
             self._check_masks(samples)
+        if self.name == POINTS:
+            self._check_points(samples)
 
     def _check_masks(self, samples: Sequence[Sample]) -> None:
         for sample in samples:
@@ -78,6 +88,29 @@ class MeanPrecision(Metric):
                     hint="annotations have a segmentation, and images a height and a width",
                 )
 
+    def _check_points(self, samples: Sequence[Sample]) -> None:
+        """Refuse objects whose key points are not x, y and a visibility each, or not as many as those of others."""
+        first = next(item.points for sample in samples for item in sample.objects)
+        for sample in samples:
+            for item in sample.objects:
+                if not _are_points(item.points) or len(item.points) != len(first):
+                    what = "key points" if not _are_points(item.points) else f"{len(first) // 3} key points as others"
+                    raise InputError(
+                        f"{sample.name} has a {self.categories[item.category]} without {what}, which {self.name} needs",
+                        hint="annotations have keypoints: x, y and visibility of each, as many for each object",
+                    )
+        if not any(precision.visible(item.points) for sample in samples for item in sample.objects if not item.crowd):
+            raise InputError(
+                f"no key point is visible, which {self.name} needs",
+                hint="the third number of a key point is 1 or 2 where it is marked",
+            )
+        found = self.objects.steps.plan.points if isinstance(self.objects, StepObjects) else 0
+        if found and found != len(first) // 3:
+            raise InputError(
+                f"the release finds {found} key points of an object, and the data have {len(first) // 3}",
+                hint="evaluate it on data with the key points that it was trained for",
+            )
+
     def score(self, outputs: Tensors, target: Target) -> Score:
         if self.objects is None:
             raise InputError(f"the metric {self.name} is not of a release", hint="pass --postprocess module:function")
@@ -85,7 +118,8 @@ class MeanPrecision(Metric):
         if boxes is None:
             return Score(math.nan)
         try:
-            matches = precision.match(target.objects, boxes, target.size if self.name == MASKS else None)
+            size = target.size if self.name == MASKS else None
+            matches = precision.match(target.objects, boxes, size, self._points_of(target, boxes))
         except ValueError as fault:
             raise InputError(
                 f"a mask of {target.name} in the COCO file is not right",
@@ -105,6 +139,8 @@ class MeanPrecision(Metric):
                 numbers = [score] if isinstance(category, str) else [score, category]
                 if self.name == BOXES:
                     numbers.extend(place)
+                if self.name == POINTS:
+                    numbers.extend(np.asarray(place, np.float64).reshape(-1))
                 if not all(math.isfinite(number) for number in numbers):
                     return None
                 key = names.get(category) if isinstance(category, str) else _whole(category)
@@ -118,14 +154,22 @@ class MeanPrecision(Metric):
                 boxes.append(self._box(place, float(score), key, target))
         except (TypeError, ValueError) as fault:
             raise InputError(
-                f"{source} returned no {'masks' if self.name == MASKS else 'boxes'} with scores and categories for"
-                f" {target.name}",
+                f"{source} returned no {_THINGS[self.name][0]} with scores and categories for {target.name}",
                 details=str(fault),
                 hint=f"return {_FORMS[self.name]}",
             ) from fault
         return boxes
 
+    def _points_of(self, target: Target, boxes: Sequence[Box]) -> int:
+        """Return how many key points an object has; 0 for another metric."""
+        if self.name != POINTS:
+            return 0
+        sizes = [*(len(item.points) for item in target.objects), *(len(box.points) for box in boxes)]
+        return max(sizes, default=3) // 3
+
     def _box(self, place: Any, score: float, category: int, target: Target) -> Box:
+        if self.name == POINTS:
+            return Box(category, (0.0, 0.0, 0.0, 0.0), score, points=_numbers(place, target))
         if self.name == BOXES or not target.size:
             return Box(category, _sides(place), score)
         return Box(category, (0.0, 0.0, 0.0, 0.0), score, masks.runs(np.asarray(place), target.size))
@@ -147,6 +191,26 @@ def _whole(category: Any) -> int:
     if int(category) != category:
         raise ValueError(f"a category is {category}")
     return int(category)
+
+
+def _are_points(points: Any) -> bool:
+    """Whether they are three finite numbers for each key point."""
+    return (
+        isinstance(points, Sequence)
+        and not isinstance(points, str)
+        and len(points) > 0
+        and len(points) % 3 == 0
+        and all(isinstance(number, int | float) and math.isfinite(number) for number in points)
+    )
+
+
+def _numbers(points: Any, target: Target) -> tuple[float, ...]:
+    """Return the key points of an answer, each with a third number."""
+    rows = np.asarray(points, np.float64)
+    expected = len(target.objects[0].points) // 3 if target.objects else len(rows)
+    if rows.ndim != 2 or rows.shape[1] not in {2, 3} or len(rows) != expected:  # noqa: PLR2004 - x, y and a score
+        raise ValueError(f"the key points are an array {list(rows.shape)}, not [{expected}, 2 or 3]")
+    return tuple(float(number) for x, y, *_ in rows for number in (x, y, 1.0))
 
 
 def _sides(box: Any) -> tuple[float, float, float, float]:

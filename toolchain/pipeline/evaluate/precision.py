@@ -1,8 +1,9 @@
-"""Mean average precision of boxes or masks: matches of a picture by pycocotools, and the curves of many pictures.
+"""Mean average precision of boxes, masks or key points: matches of a picture by pycocotools, and the curves of many.
 
 A picture's matches do not depend on other pictures. So they are computed once, and the precision of pictures drawn at
 random follows from sums over them, as pycocotools accumulates them: over the thresholds of 0.5 to 0.95 of intersection
-over union, 101 steps of recall and all categories, with at most 100 boxes of a category in a picture.
+over union, or of the similarity of key points, 101 steps of recall and all categories, with at most 100 boxes of a
+category in a picture, or 20 sets of key points.
 """
 
 from __future__ import annotations
@@ -22,18 +23,22 @@ from toolchain.pipeline.evaluate.coco import Object
 _THRESHOLDS = 10
 _BITS = 1 << np.arange(_THRESHOLDS)
 _RECALLS = np.linspace(0.0, 1.0, 101)
-_MOST_BOXES = 100  # of a category in a picture
+_MOST_BOXES, _MOST_SETS = 100, 20  # of a category in a picture
+_COCO_POINTS = 17
+SIGMA = 0.05
+"""How far a key point may be off, as a share of an object's size; COCO's 17 have their own."""
 _EVERY_AREA = [0.0, 1e10]
 
 
 @dataclass(frozen=True)
 class Box:
-    """A box that a network found, or the mask of an object."""
+    """A box that a network found, or the mask or the key points of an object."""
 
     category: int
     box: tuple[float, float, float, float]  # left, top, width and height
     score: float
     runs: Any = None  # of the pixels of its mask, by `masks.runs`
+    points: tuple[float, ...] = ()  # x and y of its key points, each with a number that does not count
 
 
 @dataclass(frozen=True)
@@ -73,8 +78,16 @@ class Matches:
         return hits, sum(count for _, count in self.objects)
 
 
-def match(objects: Sequence[Object], boxes: Sequence[Box], size: tuple[int, int] | None = None) -> Matches:
-    """Match what was found in a picture with its objects: masks in a picture of this height and width, otherwise boxes.
+def match(
+    objects: Sequence[Object], boxes: Sequence[Box], size: tuple[int, int] | None = None, points: int = 0
+) -> Matches:
+    """Match what was found in a picture with its objects.
+
+    Args:
+        objects: Those of the picture.
+        boxes: What was found.
+        size: Compares masks, in a picture of this height and width.
+        points: Compares so many key points of each. Without both, boxes are compared.
 
     Raises:
         ValueError: The mask of an object is not one of that size.
@@ -85,8 +98,12 @@ def match(objects: Sequence[Object], boxes: Sequence[Box], size: tuple[int, int]
         own = [*(masks.runs(item.mask, size) for item in objects), *(item.runs for item in boxes)]
         for annotation, mask in zip([*truth, *guesses], own, strict=True):
             annotation["segmentation"] = mask
+    if points:
+        places = [*(item.points for item in objects), *(item.points for item in boxes)]
+        for annotation, numbers in zip([*truth, *guesses], places, strict=True):
+            annotation["keypoints"], annotation["num_keypoints"] = list(numbers), visible(numbers)
     counted, detections = [], []
-    for result in filter(None, _evaluate(truth, guesses, size)):
+    for result in filter(None, _evaluate(truth, guesses, size, points)):
         category = int(result["category_id"])
         if count := int(np.count_nonzero(np.asarray(result["gtIgnore"]) == 0)):
             counted.append((category, count))
@@ -98,12 +115,17 @@ def match(objects: Sequence[Object], boxes: Sequence[Box], size: tuple[int, int]
     return Matches(tuple(counted), tuple(detections))
 
 
+def visible(points: Sequence[float]) -> int:
+    """Return how many key points of an object are marked."""
+    return sum(mark > 0 for mark in points[2::3])
+
+
 def _annotation(category: int, box: Sequence[float], **others: Any) -> dict[str, Any]:
     return {"image_id": 1, "category_id": category, "bbox": list(box), "iscrowd": 0, **others}
 
 
 def _evaluate(
-    truth: Iterable[dict[str, Any]], guesses: Iterable[dict[str, Any]], size: tuple[int, int] | None
+    truth: Iterable[dict[str, Any]], guesses: Iterable[dict[str, Any]], size: tuple[int, int] | None, points: int
 ) -> list[dict[str, Any] | None]:
     """Return what pycocotools says about one picture, for each category."""
     sides, categories = [], sorted({item["category_id"] for item in (*truth, *guesses)})
@@ -118,9 +140,13 @@ def _evaluate(
             }
             side.createIndex()
             sides.append(side)
-        evaluation = extras.load("pycocotools.cocoeval").COCOeval(*sides, "segm" if size else "bbox")
+        evaluation = extras.load("pycocotools.cocoeval").COCOeval(
+            *sides, "keypoints" if points else "segm" if size else "bbox"
+        )
         evaluation.params.areaRng, evaluation.params.areaRngLbl = [_EVERY_AREA], ["all"]
-        evaluation.params.maxDets = [_MOST_BOXES]
+        evaluation.params.maxDets = [_MOST_SETS if points else _MOST_BOXES]
+        if points and points != _COCO_POINTS:
+            evaluation.params.kpt_oks_sigmas = np.full(points, SIGMA)
         evaluation.evaluate()
     return list(evaluation.evalImgs)
 

@@ -38,7 +38,7 @@ class SampleRequest:
     labels: Path | None = None  # names of the classes
     preprocess: str = ""  # module:function
     limit: int | None = None
-    postprocess: str = ""  # module:function, of the metrics that need boxes, masks or a text
+    postprocess: str = ""  # module:function, of the metrics that need objects or a text
     pictures: Path | None = None  # folder of a COCO file's pictures
 
     def open(self) -> LabelledSamples:

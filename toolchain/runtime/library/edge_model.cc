@@ -354,7 +354,7 @@ class OpenModel {
     params_ = LoadParams(manifest_);
     Select(0);
     if (manifest_.pictures) {
-      pipeline_.emplace(manifest_.pictures->plan);
+      pipeline_.emplace(manifest_.pictures->plan, manifest_.pictures->table.data());
       objects_.reserve(static_cast<size_t>(manifest_.pictures->plan.most));
       points_.reserve(static_cast<size_t>(manifest_.pictures->plan.most) *
                       static_cast<size_t>(manifest_.pictures->plan.points));
@@ -499,7 +499,12 @@ class OpenModel {
     if (steps.output >= 0) {
       const auto [scores, count] = Scores(steps.output);
       const auto [boxes, box_count] = steps.boxes < 0 ? Scored() : Scores(steps.boxes);
-      if (!pipeline_->Find(picture.width, picture.height, {scores, count, boxes, box_count}, &reason)) {
+      pictures::Values levels[pictures::kMostLevels] = {};
+      for (size_t i = 0; i < steps.levels.size(); ++i) {
+        const auto [values, numbers] = Scores(steps.levels[i]);
+        levels[i] = {values, numbers};
+      }
+      if (!pipeline_->Find(picture.width, picture.height, {scores, count, boxes, box_count, levels}, &reason)) {
         throw Fault(kExitRunFailed, reason.text);
       }
       Label(pipeline_->objects(), steps.labels);

@@ -49,6 +49,8 @@ struct PicturePlan {
   std::vector<std::string> labels;  // of each class; empty: there are none
   int64_t masks;                    // number of the output with their prototypes; -1: there are none
   int64_t boxes;                    // number of the output with the boxes, where another one has their scores; or -1
+  std::vector<float> table;         // four numbers of each anchor; empty: there is no table of them
+  std::vector<int64_t> levels;      // numbers of the outputs of a grid's levels; empty where they are one output
 };
 
 // How a release makes its input of a sound, and classes or labels of an output.

@@ -11,9 +11,9 @@ using pictures::Reason;
 extern "C" {
 
 // Each returns 0, or 1 with the reason in `text`.
-HOST_API int pictures_open(const Plan* plan, Pipeline** pipeline, Reason* reason) {
-  if (!CheckPlan(*plan, reason)) return 1;
-  *pipeline = new Pipeline(*plan);
+HOST_API int pictures_open(const Plan* plan, const float* table, size_t numbers, Pipeline** pipeline, Reason* reason) {
+  if (!CheckPlan(*plan, reason) || !CheckTable(*plan, numbers, reason)) return 1;
+  *pipeline = new Pipeline(*plan, table);
   return 0;
 }
 
@@ -43,10 +43,11 @@ HOST_API int pictures_prepare(Pipeline* pipeline, const pictures::Picture* pictu
   return pipeline->Prepare(*picture, input, bytes, reason) ? 0 : 1;
 }
 
-// The objects stay valid until the next call.
-HOST_API int pictures_find(Pipeline* pipeline, int32_t width, int32_t height, const float* boxes,
-                           size_t box_count, const float* scores, size_t count, const pictures::Object** objects, size_t* found, Reason* reason) {
-  if (!pipeline->Find(width, height, {scores, count, boxes, box_count}, reason)) return 1;
+// `levels` is as long as the plan's, or null. The objects stay valid until the next call.
+HOST_API int pictures_find(Pipeline* pipeline, int32_t width, int32_t height, const pictures::Values* levels,
+                           const float* boxes, size_t box_count, const float* scores, size_t count,
+                           const pictures::Object** objects, size_t* found, Reason* reason) {
+  if (!pipeline->Find(width, height, {scores, count, boxes, box_count, levels}, reason)) return 1;
   *objects = pipeline->objects().data();
   *found = pipeline->objects().size();
   return 0;

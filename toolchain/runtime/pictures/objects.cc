@@ -30,8 +30,15 @@ float Back(float value, int32_t offset, double ratio, int32_t size) {
 // Numbers of a box beside its classes.
 size_t OthersOf(const Plan& plan) {
   const size_t box = plan.head == kYoloRows ? 5 : plan.head == kYoloColumns || plan.head == kDetr ? 4 : 0;
+  if (plan.head == kGrid) return 5;
+  if (plan.head == kBoxes) return 0;  // they are in an output of their own
   return box + static_cast<size_t>(plan.points) * static_cast<size_t>(plan.point_numbers) +
          static_cast<size_t>(plan.prototypes);
+}
+
+// Numbers of a box in the output of boxes alone.
+size_t BoxNumbers(const Plan& plan) {
+  return 4 + static_cast<size_t>(plan.points) * static_cast<size_t>(plan.point_numbers);
 }
 
 // Where the numbers of the candidates are.
@@ -51,7 +58,7 @@ Layout LayoutOf(const Plan& plan, const Outputs& outputs) {
     case kYoloRows: return {first, first + 5, first + 4, row, row, 1};
     case kYoloColumns: return {first, first + 4 * boxes, nullptr, 1, 1, boxes};
     case kDetr: return {first, first + 4, nullptr, row, row, 1};
-    default: return {outputs.boxes, first, nullptr, 4, classes, 1};
+    default: return {outputs.boxes, first, nullptr, BoxNumbers(plan), classes, 1};
   }
 }
 
@@ -78,21 +85,10 @@ Object BestClass(const Plan& plan, const Layout& layout, size_t candidate) {
   return object;
 }
 
-// Whether the numbers of a candidate are a box, in pixels of the model's input.
-bool ReadBox(const Plan& plan, const Layout& layout, size_t candidate, Object* object) {
-  const float* numbers = layout.boxes + candidate * layout.box;
-  float place[4];
-  for (size_t i = 0; i < 4; ++i) place[i] = numbers[i * layout.step];
-  if (plan.form == kCornersYx) {
-    std::swap(place[0], place[1]);
-    std::swap(place[2], place[3]);
-  }
-  if (plan.shares != 0) {
-    for (size_t i = 0; i < 4; ++i) place[i] *= static_cast<float>(i % 2 == 0 ? plan.width : plan.height);
-  }
+// Sets the corners of a box of x, y, width and height, or of its corners. False if they are not those of a box.
+bool SetBox(const float* place, bool is_center, Object* object) {
   const float x = place[0], y = place[1];
   const float w = place[2] / 2, h = place[3] / 2;
-  const bool is_center = plan.form == kCenter;
   object->left = is_center ? x - w : x;
   object->top = is_center ? y - h : y;
   object->right = is_center ? x + w : place[2];
@@ -101,24 +97,82 @@ bool ReadBox(const Plan& plan, const Layout& layout, size_t candidate, Object* o
          std::isfinite(object->top) && std::isfinite(object->right) && std::isfinite(object->bottom);
 }
 
+// Whether the numbers of a candidate are a box, in pixels of the model's input.
+bool ReadBox(const Plan& plan, const Layout& layout, size_t candidate, const Anchor* anchor, Object* object) {
+  const float* numbers = layout.boxes + candidate * layout.box;
+  float place[4];
+  for (size_t i = 0; i < 4; ++i) place[i] = numbers[i * layout.step];
+  if (plan.form == kCornersYx || plan.form == kCenterYx) {
+    std::swap(place[0], place[1]);
+    std::swap(place[2], place[3]);
+  }
+  if (anchor != nullptr) {
+    Decode(plan, *anchor, place);
+  } else if (plan.shares != 0) {
+    for (size_t i = 0; i < 4; ++i) place[i] *= static_cast<float>(i % 2 == 0 ? plan.width : plan.height);
+  }
+  return SetBox(place, plan.form == kCenter || plan.form == kCenterYx, object);
+}
+
+float Sigmoid(float value) { return static_cast<float>(1 / (1 + std::exp(-static_cast<double>(value)))); }
+
+// The best class of a box in a grid, as an object without a box. The best number is the best share, too.
+Object BestInGrid(const Plan& plan, const float* numbers, size_t step) {
+  const auto share = [&plan](float value) { return plan.sigmoid != 0 ? Sigmoid(value) : value; };
+  Object object = {0, -INFINITY, 0, 0, 0, 0};
+  const float sure = share(numbers[4 * step]);
+  if (!(sure > plan.score)) return object;
+  for (int32_t label = 0; label < plan.classes; ++label) {
+    const float score = numbers[(5 + static_cast<size_t>(label)) * step];
+    if (score > object.score) object = {label, score, 0, 0, 0, 0};
+  }
+  object.score = sure * share(object.score);
+  return object;
+}
+
+// The box of a cell as the heads of YOLO networks write it: the middle by the cell, and the size by the anchor's.
+bool ReadGridBox(const Plan& plan, const Level& level, size_t anchor, size_t cell, const float* numbers, size_t step,
+                 Object* object) {
+  const size_t columns = static_cast<size_t>(level.columns);
+  const double place[2] = {static_cast<double>(cell % columns), static_cast<double>(cell / columns)};
+  const double steps[2] = {static_cast<double>(level.step_x), static_cast<double>(level.step_y)};
+  float box[4];
+  for (size_t i = 0; i < 2; ++i) {
+    const double middle = static_cast<double>(numbers[i * step]), size = static_cast<double>(numbers[(2 + i) * step]);
+    const double near = 1 / (1 + std::exp(-middle)), large = 1 / (1 + std::exp(-size));
+    const double moved = plan.coding == kYoloX ? middle : plan.coding == kYoloV5 ? 2 * near - 0.5 : near;
+    const double grown = plan.coding == kYoloV5 ? 4 * large * large : std::exp(size);
+    box[i] = static_cast<float>((moved + place[i]) * steps[i]);
+    box[2 + i] = static_cast<float>(grown * static_cast<double>(level.size[anchor][i]));
+  }
+  return SetBox(box, true, object);
+}
+
+size_t CellsOf(const Level& level) { return static_cast<size_t>(level.columns) * static_cast<size_t>(level.rows); }
+
+// Where the numbers of a box in a grid begin, and how far each one is from the one before.
+struct GridNumbers {
+  size_t first, step;
+};
+
+GridNumbers NumbersOf(const Plan& plan, const Level& level, size_t anchor, size_t cell) {
+  const size_t row = 5 + static_cast<size_t>(plan.classes), cells = CellsOf(level);
+  if (plan.storage == kPlanes) return {anchor * row * cells + cell, cells};
+  if (plan.storage == kCells) return {(cell * static_cast<size_t>(level.anchors) + anchor) * row, 1};
+  return {(anchor * cells + cell) * row, 1};
+}
+
+
 }  // namespace
 
 bool Pipeline::Find(int32_t width, int32_t height, const Outputs& outputs, Reason* reason) {
-  const float* output = outputs.scores;
   objects_.clear();
   found_.clear();
   points_.clear();
   coefficients_.clear();
   if (plan_.head == kNoHead) return true;
-  const size_t others = OthersOf(plan_);
-  const size_t expected = (static_cast<size_t>(plan_.classes) + others) * static_cast<size_t>(plan_.candidates);
-  if (output == nullptr || outputs.count != expected) {
-    return reason->Is("the model's output has %zu numbers, and the pipeline reads %zu", outputs.count, expected);
-  }
-  const size_t numbers = plan_.head == kBoxes ? 4 * static_cast<size_t>(plan_.candidates) : 0;
-  if (outputs.box_count != numbers || (numbers > 0 && outputs.boxes == nullptr)) {
-    return reason->Is("the model's boxes have %zu numbers, and the pipeline reads %zu", outputs.box_count, numbers);
-  }
+  if (!CheckCounts(outputs, reason)) return false;
+  const float* output = outputs.scores;
   if (plan_.head == kClasses) {
     steps::RankClasses({plan_.classes, plan_.softmax, plan_.most, plan_.score}, output, &objects_);
     return true;
@@ -131,15 +185,42 @@ bool Pipeline::Find(int32_t width, int32_t height, const Outputs& outputs, Reaso
   if (width < 1 || height < 1 || !Place(plan_, width, height, &place_, reason)) return false;
   picture_width_ = width;
   picture_height_ = height;
-  FindBoxes(outputs);
+  candidates_.clear();
+  boxes_.clear();
+  plan_.head == kGrid ? FindInGrid(outputs) : FindBoxes(outputs);
   Suppress();
-  FindPoints(output);
+  FindPoints(outputs);
   FindCoefficients(output);
   for (Object& object : objects_) {
     object.left = Back(object.left, place_.left, place_.ratio_x, width);
     object.right = Back(object.right, place_.left, place_.ratio_x, width);
     object.top = Back(object.top, place_.top, place_.ratio_y, height);
     object.bottom = Back(object.bottom, place_.top, place_.ratio_y, height);
+  }
+  return true;
+}
+
+// Whether the outputs have as many numbers as the pipeline reads.
+bool Pipeline::CheckCounts(const Outputs& outputs, Reason* reason) const {
+  const size_t candidates = static_cast<size_t>(plan_.candidates);
+  const size_t row = static_cast<size_t>(plan_.classes) + OthersOf(plan_);
+  if (plan_.head == kGrid && plan_.storage != kJoined) {
+    for (int32_t i = 0; i < plan_.levels; ++i) {
+      const Level& level = plan_.level[i];
+      const size_t expected = CellsOf(level) * static_cast<size_t>(level.anchors) * row;
+      const size_t count = outputs.levels == nullptr || outputs.levels[i].data == nullptr ? 0 : outputs.levels[i].count;
+      if (count == expected) continue;
+      return reason->Is("the output of level %d has %zu numbers, and the pipeline reads %zu", i + 1, count, expected);
+    }
+    return true;
+  }
+  const size_t expected = row * candidates;
+  if (outputs.scores == nullptr || outputs.count != expected) {
+    return reason->Is("the model's output has %zu numbers, and the pipeline reads %zu", outputs.count, expected);
+  }
+  const size_t numbers = plan_.head == kBoxes ? BoxNumbers(plan_) * candidates : 0;
+  if (outputs.box_count != numbers || (numbers > 0 && outputs.boxes == nullptr)) {
+    return reason->Is("the model's boxes have %zu numbers, and the pipeline reads %zu", outputs.box_count, numbers);
   }
   return true;
 }
@@ -152,13 +233,35 @@ float Pipeline::NumberOf(const float* output, size_t box, size_t number) const {
 
 void Pipeline::FindBoxes(const Outputs& outputs) {
   const Layout layout = LayoutOf(plan_, outputs);
-  candidates_.clear();
-  boxes_.clear();
   for (size_t box = 0; box < static_cast<size_t>(plan_.candidates); ++box) {
     Object object = BestClass(plan_, layout, box);
-    if (!(object.score > plan_.score) || !ReadBox(plan_, layout, box, &object)) continue;
+    const Anchor* anchor = anchors_.empty() ? nullptr : &anchors_[box];
+    if (!(object.score > plan_.score) || !ReadBox(plan_, layout, box, anchor, &object)) continue;
     candidates_.push_back(object);
     boxes_.push_back(static_cast<int32_t>(box));
+  }
+}
+
+void Pipeline::FindInGrid(const Outputs& outputs) {
+  int32_t first = 0;  // number of the level's first box
+  const float* joined = outputs.scores;
+  for (int32_t i = 0; i < plan_.levels; ++i) {
+    const Level& level = plan_.level[i];
+    const size_t cells = CellsOf(level), anchors = static_cast<size_t>(level.anchors);
+    const float* data = plan_.storage == kJoined ? joined : outputs.levels[i].data;
+    for (size_t anchor = 0; anchor < anchors; ++anchor) {
+      for (size_t cell = 0; cell < cells; ++cell) {
+        const GridNumbers place = NumbersOf(plan_, level, anchor, cell);
+        const float* numbers = data + place.first;
+        Object object = BestInGrid(plan_, numbers, place.step);
+        if (!(object.score > plan_.score)) continue;
+        if (!ReadGridBox(plan_, level, anchor, cell, numbers, place.step, &object)) continue;
+        candidates_.push_back(object);
+        boxes_.push_back(first + static_cast<int32_t>(anchor * cells + cell));
+      }
+    }
+    first += static_cast<int32_t>(anchors * cells);
+    if (plan_.storage == kJoined) joined += anchors * cells * (5 + static_cast<size_t>(plan_.classes));
   }
 }
 
@@ -184,19 +287,29 @@ void Pipeline::Suppress() {
   }
 }
 
-// A point that is not a number lies at the corner, and is not seen.
-void Pipeline::FindPoints(const float* output) {
+// A place on the model's input as a point of the picture. One that is not a number lies at the corner, and is not seen.
+Point Pipeline::PointAt(float x, float y, float score) const {
+  const Point point = {Back(x, place_.left, place_.ratio_x, picture_width_),
+                       Back(y, place_.top, place_.ratio_y, picture_height_), score};
+  return std::isfinite(point.x) && std::isfinite(point.y) && std::isfinite(point.score) ? point : Point{0, 0, 0};
+}
+
+void Pipeline::FindPoints(const Outputs& outputs) {
   const size_t first = static_cast<size_t>(plan_.classes) + (plan_.head == kYoloRows ? 5 : 4);
   const size_t numbers = static_cast<size_t>(plan_.point_numbers);
-  for (const int32_t box : found_) {
+  for (const int32_t number : found_) {
+    const size_t box = static_cast<size_t>(number);
     for (size_t point = 0; point < static_cast<size_t>(plan_.points); ++point) {
-      const auto number = [&](size_t i) {
-        return NumberOf(output, static_cast<size_t>(box), first + point * numbers + i);
-      };
-      const Point found = {Back(number(0), place_.left, place_.ratio_x, picture_width_),
-                           Back(number(1), place_.top, place_.ratio_y, picture_height_), numbers > 2 ? number(2) : 1};
-      const bool is_point = std::isfinite(found.x) && std::isfinite(found.y) && std::isfinite(found.score);
-      points_.push_back(is_point ? found : Point{0, 0, 0});
+      if (plan_.head == kBoxes) {  // with anchors
+        const float* const from = outputs.boxes + box * BoxNumbers(plan_) + 4 + 2 * point;
+        float place[4] = {from[0], from[1], 0, 0};
+        if (plan_.form == kCenterYx) std::swap(place[0], place[1]);
+        Decode(plan_, anchors_[box], place);
+        points_.push_back(PointAt(place[0], place[1], 1));
+        continue;
+      }
+      const auto at = [&](size_t i) { return NumberOf(outputs.scores, box, first + point * numbers + i); };
+      points_.push_back(PointAt(at(0), at(1), numbers > 2 ? at(2) : 1));
     }
   }
 }

@@ -19,8 +19,14 @@ enum Format : int32_t { kRgb = 1, kBgr, kRgba, kGray, kNv12, kYuyv, kJpeg, kPng 
 enum Order : int32_t { kAsRgb, kAsBgr, kAsGray };
 enum Kernel : int32_t { kNone, kNearest, kPillow, kOpenCv, kTorch };
 enum Fit : int32_t { kStretch, kLetterbox, kCrop };
-enum Head : int32_t { kNoHead, kClasses, kYoloRows, kYoloColumns, kLabels, kDetr, kBoxes };
-enum Form : int32_t { kCenter, kCorners, kCornersYx };  // of a box: x, y, width, height; or left, top, right, bottom
+enum Head : int32_t { kNoHead, kClasses, kYoloRows, kYoloColumns, kLabels, kDetr, kBoxes, kGrid };
+// Of a box: x, y, width, height; or left, top, right, bottom; with Yx, vertical numbers come first.
+enum Form : int32_t { kCenter, kCorners, kCornersYx, kCenterYx };
+// How boxes are written: as they are; as differences from anchors; or as of the heads of YOLO networks.
+enum Coding : int32_t { kPlain, kDeltas, kLinearDeltas, kYoloV3, kYoloV5, kYoloX };
+// Where the numbers of a grid are: all levels in one output, a row for each box; or each level in an output of its own,
+// as rows for each anchor and cell, as planes for each anchor and number, or as numbers of each cell and anchor.
+enum Storage : int32_t { kJoined, kRows, kPlanes, kCells };
 
 constexpr int32_t kChannels = 3;
 constexpr int32_t kLevels = 256;
@@ -35,11 +41,21 @@ constexpr int32_t kMostPointNumbers = 3;
 constexpr int32_t kMostPrototypes = 256;      // of masks
 constexpr int32_t kLargestPrototype = 1024;  // side of one
 constexpr int64_t kMostExtras = int64_t{1} << 20;  // key points, or coefficients of masks, of all objects
+constexpr int32_t kMostLevels = 8;       // of anchors
+constexpr int32_t kMostAnchors = 16;     // of a cell
 constexpr int kFilterBits = 22;  // binary digits of a weight in Pillow
 
 struct Operation {
   int32_t kind;  // steps::Arithmetic
   float values[kChannels];
+};
+
+// Anchors around the middle of each cell of a grid, which lies on the model's input.
+struct Level {
+  int32_t columns, rows;
+  int32_t anchors;  // of each cell
+  float step_x, step_y;  // from a cell to the next one
+  float size[kMostAnchors][2];  // width and height
 };
 
 // Whether a format is that of a file.
@@ -75,16 +91,35 @@ struct Plan {
   int32_t mask_width, mask_height;  // of a prototype, which lies on the model's input
   int32_t form;        // Form; kCornersYx: top, left, bottom, right
   int32_t shares;      // whether places are shares of the model's input, and not its pixels
-  int32_t sigmoid;     // kBoxes: whether scores are the sigmoid of the output
+  int32_t sigmoid;     // kBoxes, kGrid: whether scores are the sigmoid of the output
   int32_t background;  // kBoxes: number of the class that is no object, counted from 1; 0: there is none
+  int32_t coding;      // Coding
+  int32_t storage;     // Storage, of kGrid
+  float variance[4];   // kDeltas, kLinearDeltas: factors of x, y, width, height
+  float offset;        // kDeltas, kLinearDeltas: of an anchor's middle in its cell, in steps
+  int32_t table;       // anchors that are passed as a table; 0: those of the levels
+  int32_t levels;
+  Level level[kMostLevels];
 };
 
-// What is read of a model's outputs; `boxes` of kBoxes alone, whose `scores` are in an output of their own.
+struct Values {
+  const float* data;
+  size_t count;
+};
+
+// What is read of a model's outputs; `boxes` of kBoxes alone, whose `scores` are in an output of their own, and
+// `levels` of a kGrid that is not joined.
 struct Outputs {
   const float* scores;
   size_t count;
   const float* boxes;
   size_t box_count;
+  const Values* levels = nullptr;
+};
+
+// The middle and the size of an anchor, in pixels of the model's input.
+struct Anchor {
+  float x, y, width, height;
 };
 
 // A place in pixels of the picture, and how sure it is that it can be seen.
@@ -148,6 +183,12 @@ class Rows {
 bool CheckPlan(const Plan& plan, Reason* reason);
 // Also sets the strides and planes of a picture whose numbers agree.
 bool CheckPicture(Picture* picture, Reason* reason);
+// Whether a table has the plan's anchors, four numbers of each.
+bool CheckTable(const Plan& plan, size_t numbers, Reason* reason);
+// All anchors in the order of the boxes; `table` has four numbers of each in the plan's form and unit, if it is used.
+std::vector<Anchor> MakeAnchors(const Plan& plan, const float* table);
+// The box of differences from an anchor, which becomes x, y, width, height.
+void Decode(const Plan& plan, const Anchor& anchor, float* box);
 bool CheckSize(int32_t width, int32_t height, Reason* reason);
 // The part of a picture that a box has, in the picture's own memory, and where it lies; of pairs of pixels, whole ones.
 bool Crop(Picture picture, const Object& box, Picture* crop, Area* area, Reason* reason);
@@ -159,8 +200,8 @@ void MakeAxis(int32_t kernel, int32_t from, int32_t resized, int32_t offset, int
 // allocates nothing.
 class Pipeline {
  public:
-  // The plan was checked.
-  explicit Pipeline(const Plan& plan);
+  // The plan was checked, and so was its table.
+  explicit Pipeline(const Plan& plan, const float* table = nullptr);
 
   // Takes all memory that any part of a picture of this size needs.
   void Reserve(int32_t width, int32_t height);
@@ -207,13 +248,17 @@ class Pipeline {
   void MakeTable();
   float Computed(float level, int32_t channel) const;
   float NumberOf(const float* output, size_t box, size_t number) const;
+  bool CheckCounts(const Outputs& outputs, Reason* reason) const;
   void FindBoxes(const Outputs& outputs);
+  void FindInGrid(const Outputs& outputs);
   void Suppress();
-  void FindPoints(const float* output);
+  void FindPoints(const Outputs& outputs);
+  Point PointAt(float x, float y, float score) const;
   void FindCoefficients(const float* output);
   void AddPrototypes(const float* coefficients, const float* prototypes, const Area& area);
 
   const Plan plan_;
+  const std::vector<Anchor> anchors_;
   steps::BeamSearch search_;
   int32_t channels_;
   int32_t known_width_ = 0, known_height_ = 0;  // for which the axes are

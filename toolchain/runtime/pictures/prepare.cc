@@ -27,12 +27,46 @@ namespace {
 bool CheckExtras(const Plan& plan) {
   const auto within = [](int64_t value, int64_t low, int64_t high) { return value >= low && value <= high; };
   const bool is_yolo = plan.head == kYoloRows || plan.head == kYoloColumns;
-  const int32_t points = is_yolo ? kMostPoints : 0, prototypes = is_yolo && plan.points == 0 ? kMostPrototypes : 0;
+  const bool has_anchors = plan.coding == kDeltas || plan.coding == kLinearDeltas;
+  if (has_anchors && plan.points > 0 && plan.point_numbers != 2) return false;
+  const int32_t points = is_yolo || has_anchors ? kMostPoints : 0;
+  const int32_t prototypes = is_yolo && plan.points == 0 ? kMostPrototypes : 0;
   const int32_t side = plan.prototypes > 0 ? kLargestPrototype : 0;
   return within(plan.points, 0, points) && within(plan.prototypes, 0, prototypes) &&
          within(plan.point_numbers, plan.points > 0 ? 2 : 0, plan.points > 0 ? kMostPointNumbers : 0) &&
          within(plan.mask_width, std::min(side, 1), side) && within(plan.mask_height, std::min(side, 1), side) &&
          within(int64_t{plan.most} * std::max(plan.points, plan.prototypes), 0, kMostExtras);
+}
+
+bool CheckLevel(const Level& level) {
+  const auto within = [](int32_t value, int32_t high) { return value >= 1 && value <= high; };
+  bool ok = within(level.columns, kLargestInput) && within(level.rows, kLargestInput) &&
+            within(level.anchors, kMostAnchors) && std::isfinite(level.step_x) && std::isfinite(level.step_y);
+  for (int32_t i = 0; ok && i < level.anchors; ++i) {
+    ok = std::isfinite(level.size[i][0]) && std::isfinite(level.size[i][1]);
+  }
+  return ok;
+}
+
+// Anchors are those of a table or of levels, one for each box.
+bool CheckAnchors(const Plan& plan) {
+  const auto within = [](int32_t value, int32_t low, int32_t high) { return value >= low && value <= high; };
+  const bool is_grid = plan.head == kGrid, has_deltas = plan.coding == kDeltas || plan.coding == kLinearDeltas;
+  if (!within(plan.coding, is_grid ? kYoloV3 : kPlain, is_grid ? kYoloX : kLinearDeltas)) return false;
+  if (has_deltas && (plan.head != kBoxes || (plan.form != kCenter && plan.form != kCenterYx))) return false;
+  if (!within(plan.storage, kJoined, is_grid ? kCells : kJoined) || !std::isfinite(plan.offset)) return false;
+  for (const float value : plan.variance) {
+    if (!std::isfinite(value)) return false;
+  }
+  const int32_t levels = is_grid || has_deltas ? kMostLevels : 0;
+  if (!within(plan.levels, 0, levels) || !within(plan.table, 0, has_deltas ? kMostCandidates : 0)) return false;
+  int64_t count = plan.table;
+  for (int32_t i = 0; i < plan.levels; ++i) {
+    const Level& level = plan.level[i];
+    if (plan.table > 0 || !CheckLevel(level)) return false;
+    count += int64_t{level.columns} * level.rows * level.anchors;
+  }
+  return levels == 0 || count == plan.candidates;
 }
 
 }  // namespace
@@ -43,7 +77,7 @@ bool CheckPlan(const Plan& plan, Reason* reason) {
             within(plan.order, kAsRgb, kAsGray) && within(plan.kernel, kNone, kTorch) &&
             within(plan.fit, kStretch, kCrop) && within(plan.pad, 0, kLevels - 1) &&
             within(plan.element, kFloat32, kInt8) && within(plan.operations, 0, kMostOperations) &&
-            within(plan.head, kNoHead, kBoxes) && within(plan.most, 0, kMostObjects) &&
+            within(plan.head, kNoHead, kGrid) && within(plan.most, 0, kMostObjects) &&
             within(plan.classes, 0, kMostCandidates) && within(plan.candidates, 0, kMostCandidates);
   if (plan.fit == kCrop) {
     ok = ok && within(plan.short_side, std::max(plan.width, plan.height), 2 * kLargestInput);
@@ -60,14 +94,15 @@ bool CheckPlan(const Plan& plan, Reason* reason) {
       ok = ok && std::isfinite(value) && (operation.kind != kDivide || value != 0);
     }
   }
-  ok = ok && within(plan.form, kCenter, kCornersYx) &&
+  ok = ok && within(plan.form, kCenter, kCenterYx) &&
        within(plan.background, 0, plan.head == kBoxes ? plan.classes : 0) && (plan.background == 0 || plan.classes > 1);
-  ok = ok && std::isfinite(plan.nms) && std::isfinite(plan.score) && CheckExtras(plan);
+  ok = ok && std::isfinite(plan.nms) && std::isfinite(plan.score) && CheckExtras(plan) && CheckAnchors(plan);
   return ok || reason->Is("the release's pipeline has a number that is out of range");
 }
 
-Pipeline::Pipeline(const Plan& plan)
+Pipeline::Pipeline(const Plan& plan, const float* table)
     : plan_(plan),
+      anchors_(MakeAnchors(plan, table)),
       search_({plan.candidates, plan.classes, plan.blank, 0}, plan.head == kLabels ? plan.beam : 0, plan.softmax != 0),
       channels_(plan.order == kAsGray ? 1 : kChannels) {
   MakeTable();

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "../model/dtype.h"
 #include "../model/fault.h"
@@ -60,9 +61,13 @@ tvm::ffi::Tensor TensorOf(const char* dtype, const std::vector<int64_t>& shape, 
   return tensor;
 }
 
-void Add(const edge_object& object, std::vector<float>* objects) {
+void Add(const edge_object& object, std::vector<float>* objects, std::vector<float>* points) {
   objects->insert(objects->end(), {static_cast<float>(object.number), object.score, object.left, object.top,
                                    object.right, object.bottom});
+  for (int32_t point = 0; point < object.point_count; ++point) {
+    const edge_point& place = object.points[point];
+    points->insert(points->end(), {place.x, place.y, place.score});
+  }
 }
 
 }  // namespace
@@ -77,14 +82,6 @@ RawSamples::RawSamples(edge_model* model, edge_model* second, const std::string&
   }
 }
 
-void RawSamples::Keep(const edge_object& object) {
-  Add(object, &objects_);
-  for (int32_t point = 0; point < object.point_count; ++point) {
-    const edge_point& place = object.points[point];
-    points_.insert(points_.end(), {place.x, place.y, place.score});
-  }
-}
-
 void RawSamples::RunCrops(const edge_image* image) {
   edge_crops found = EDGE_CROPS;
   if (image == nullptr) throw Fault(kExitInput, "--crops is for pictures", file_.path());
@@ -92,9 +89,9 @@ void RawSamples::RunCrops(const edge_image* image) {
   counts_.push_back(found.count);
   for (int32_t i = 0; i < found.count; ++i) {
     const edge_crop& crop = found.crops[i];
-    Keep(*crop.box);
+    Add(*crop.box, &objects_, &points_);
     crop_counts_.push_back(crop.count);
-    for (int32_t k = 0; k < crop.count; ++k) Add(crop.objects[k], &crops_);
+    for (int32_t k = 0; k < crop.count; ++k) Add(crop.objects[k], &crops_, &crop_points_);
   }
 }
 
@@ -105,7 +102,7 @@ void RawSamples::Run(int64_t sample) {
   if (second_ != nullptr) return RunCrops(image);
   Check(image ? edge_run_image(model_, image, &found) : edge_run_audio(model_, std::get_if<edge_audio>(&given), &found));
   counts_.push_back(found.count);
-  for (int32_t i = 0; i < found.count; ++i) Keep(found.objects[i]);
+  for (int32_t i = 0; i < found.count; ++i) Add(found.objects[i], &objects_, &points_);
   last_count_ = found.count;
 }
 
@@ -137,8 +134,10 @@ void RawSamples::Write(const std::string& path, bool keep_input) const {
     const int64_t boxes = static_cast<int64_t>(crop_counts_.size());
     tensors.emplace_back("crop_counts", TensorOf("int64", {boxes}, crop_counts_.data()));
   }
-  const int64_t points = static_cast<int64_t>(points_.size()) / 3;
-  if (points > 0) tensors.emplace_back("points", TensorOf("float32", {points, 3}, points_.data()));
+  for (const auto& [name, points] : {std::pair("points", &points_), std::pair("crop_points", &crop_points_)}) {
+    const int64_t total = static_cast<int64_t>(points->size()) / 3;
+    if (total > 0) tensors.emplace_back(name, TensorOf("float32", {total, 3}, points->data()));
+  }
   if (keep_input) {
     edge_tensor input = EDGE_TENSOR;
     for (int32_t i = 0; i == 0 || input.state >= 0; ++i) Check(edge_input(model_, i, &input));  // beside a state

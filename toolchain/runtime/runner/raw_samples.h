@@ -27,12 +27,11 @@ class RawSamples {
 
   // Writes `objects`, float32 of total x 6 (class, score, left, top, right, bottom), and `counts`, the objects
   // of each sample; where they have key points, also `points` of each object, float32 of N x 3 (x, y, score). With a
-  // second model, `crops` and `crop_counts` are its objects for each of these, in the same form. With
+  // second model, `crops`, `crop_counts` and `crop_points` are its objects for each of these, in the same form. With
   // `keep_input` also the `input` that was made of the last one, and the `masks` of its first objects, if it has any.
   void Write(const std::string& path, bool keep_input) const;
 
  private:
-  void Keep(const edge_object& object);
   void RunCrops(const edge_image* image);
   std::vector<uint8_t> Masks() const;
 
@@ -40,7 +39,7 @@ class RawSamples {
   edge_model* second_;
   edge::SafetensorsFile file_;
   std::vector<std::variant<edge_image, edge_audio>> samples_;
-  std::vector<float> objects_, points_, crops_;
+  std::vector<float> objects_, points_, crops_, crop_points_;
   int32_t last_count_ = 0;  // objects of the last sample
   std::vector<int64_t> counts_, crop_counts_;
 };

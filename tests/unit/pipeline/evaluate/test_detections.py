@@ -214,7 +214,7 @@ def test_a_wrong_function(function, words, reader, own):
 
 def test_what_map_needs(reader, own, tmp_path, monkeypatch):
     read = reader()
-    with pytest.raises(InputError, match="has boxes, which are for the metrics map and map-masks"):
+    with pytest.raises(InputError, match="has boxes, which are for the metrics map, map-masks, map-keypoints"):
         open_metric("top1", read.dataset, None)
     with pytest.raises(InputError, match="map needs boxes, which no step of the release finds"):
         open_metric("map", read.dataset, None).of_release(None, ["y"], own_reader=False)
