@@ -82,6 +82,7 @@ class _Scheduled:
     applied: Applied  # the tuning records that were applied to them
     module: tvm.IRModule  # all kernels scheduled
     compiled: Compiled | None = None  # the module with its weights apart, if that was done already
+    network: Network | None = None  # what the module computes, if that is not one of the request
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,8 @@ def _build(networks: Sequence[Network], request: BuildRequest, folder: Path, rec
     with _compile_errors(name):
         halves = [
             compare_in_half(each.module, network.imported, request, network.reference)
-            for each, network in zip(scheduled, networks[: len(scheduled)], strict=True)
+            for each, own in zip(scheduled, networks[: len(scheduled)], strict=True)
+            for network in [each.network or own]
         ]
     reference = _joint_reference(networks)
     int8 = reference.int8 if reference else None
@@ -304,11 +306,12 @@ def _for_every_size(networks: Sequence[Network], request: BuildRequest, records:
         every = every_size.prepare(networks[-1].imported, outputs, request)
     if isinstance(every, Joined):
         return _Scheduled(every.lowered, Applied(every.lowered), every.compiled.module, every.compiled)
-    lowered, applied = _lower(Network(every.one), request, records)
+    one = Network(every.one, networks[0].reference)
+    lowered, applied = _lower(one, request, records)
     with _compile_errors(name):
         written = request.backend.apply_choices(applied.module, applied.choices)
         compiled = rows.for_each_row(lift_constants(written), every.inputs, every.results)
-    return _Scheduled(lowered, applied, written, compiled)
+    return _Scheduled(lowered, applied, written, compiled, one)
 
 
 def _lower(network: Network, request: BuildRequest, records: RecordSources) -> tuple[tvm.IRModule, Applied]:

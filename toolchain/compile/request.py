@@ -50,7 +50,7 @@ class BuildRequest:
     @property
     def is_reduced(self) -> bool:
         """Whether the board computes in a reduced precision, or has weights of few bits."""
-        return bool(self.board.target.reduced_precision or self.board.target.weights)
+        return bool(self.board.target.reduced_precision)
 
     @property
     def modelled_as(self) -> str:

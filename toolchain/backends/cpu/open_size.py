@@ -15,6 +15,7 @@ from toolchain.backends.cpu.kernels import open as open_kernels
 from toolchain.backends.cpu.layers import Attention, Dense, Layer, from_json, task_of, to_json
 from toolchain.backends.cpu.machine import Machine
 from toolchain.backends.graph.unify import DifferentError, Unified, unify
+from toolchain.models.converters.sequence.recurrence import Recurrence
 
 _WRITTEN_OUT = (tirx.ForKind.VECTORIZED, tirx.ForKind.UNROLLED)
 
@@ -102,7 +103,7 @@ def _layers(functions: Sequence[tirx.PrimFunc]) -> list[Layer]:
 
 
 def _is_open(layers: Sequence[Layer]) -> bool:
-    return len(set(layers)) > 1 and isinstance(layers[0], (Dense, Attention))
+    return len(set(layers)) > 1 and isinstance(layers[0], (Dense, Attention, Recurrence))
 
 
 def _plain(function: tirx.PrimFunc) -> tirx.PrimFunc:
