@@ -61,9 +61,10 @@ def check(layers: Sequence[Layer], sizes: Sequence[int]) -> None:
 
 def _with_expressions(layers: Sequence[Layer], sizes: Sequence[int], expression: Callable[[Polynomial], Any]) -> Layer:
     """Return a layer whose numbers are expressions of the size where they differ."""
-    if isinstance(layers[0], Recurrence):
-        numbers = [{"steps": layer.steps, "batch": layer.batch} for layer in layers]
-        return replace(layers[0], **_joined(numbers, sizes, expression))
+    recurrences = [layer for layer in layers if isinstance(layer, Recurrence)]
+    if recurrences:
+        numbers = [{"steps": each.steps, "batch": each.batch} for each in recurrences]
+        return replace(recurrences[0], **_joined(numbers, sizes, expression))
     return from_document(_joined([json.loads(to_json(layer)) for layer in layers], sizes, expression))
 
 
