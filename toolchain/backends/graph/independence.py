@@ -15,11 +15,13 @@ import tvm
 import tvm_ffi
 from numpy.typing import NDArray
 from tvm import ir, relax, s_tir, sym, tirx
+from tvm.ir import prim
 
 from toolchain.backends.graph.unify import DifferentError
 from toolchain.models.converters.sequence.recurrence import RECURRENCE, from_json
 
-_CALLS = ("relax.call_tir", "relax.call_tir_inplace")
+_CALL = "relax.call_tir"
+_PLAIN = (relax.ShapeExpr, ir.StringImm, prim.IntImm, prim.FloatImm)
 _UNKNOWN = "its kernel computes several rows together, or cannot be read"
 
 
@@ -88,8 +90,12 @@ def _tensor_of(value: Any, known: dict[Any, Any]) -> Any:
     if isinstance(value, relax.Tuple):
         return [_tensor_of(field, known) for field in value.fields]
     if isinstance(value, tvm.ir.GenericConst):
-        return _Tensor(value=value.value.numpy())
-    return known.get(value, _Tensor())
+        return _Tensor(value=value.value.numpy() if hasattr(value.value, "numpy") else None)
+    if isinstance(value, _PLAIN):
+        return _Tensor()
+    if value not in known:
+        raise DifferentError(_UNKNOWN)
+    return known[value]
 
 
 def _result(value: Any, known: dict[Any, Any], module: tvm.IRModule, batch: int) -> Any:
@@ -97,19 +103,26 @@ def _result(value: Any, known: dict[Any, Any], module: tvm.IRModule, batch: int)
         return _tensor_of(value.tuple_value, known)[value.index]
     if not isinstance(value, relax.Call):
         return _tensor_of(value, known)
-    is_kernel = isinstance(value.op, tvm.ir.Op) and value.op.name in _CALLS
-    operands = _tensor_of(value.args[1] if is_kernel else relax.Tuple(list(value.args)), known)
-    if is_kernel:
-        function = module[value.args[0]]
+    if isinstance(value.op, tvm.ir.Op) and value.op.name == _CALL:
+        function, operands = module[value.args[0]], _tensor_of(value.args[1], known)
         is_recurrence = RECURRENCE in (function.attrs or {})
-        results = _of_recurrence(function, operands) if is_recurrence else _Kernel(function, batch).results(operands)
+        kernel = _of_recurrence if is_recurrence else _of_kernel
+        results = kernel(function, operands, batch)
         return results if len(results) > 1 else results[0]
-    if any(each.rows for each in operands if isinstance(each, _Tensor)):
+    if any(each.rows for each in _flat(_tensor_of(relax.Tuple(list(value.args)), known))):
         raise DifferentError(_UNKNOWN)
     return _Tensor()
 
 
-def _of_recurrence(function: tirx.PrimFunc, operands: Sequence[_Tensor]) -> list[_Tensor]:
+def _flat(tensors: Any) -> list[_Tensor]:
+    return [each for part in tensors for each in _flat(part)] if isinstance(tensors, list) else [tensors]
+
+
+def _of_kernel(function: tirx.PrimFunc, operands: Sequence[_Tensor], batch: int) -> list[_Tensor]:
+    return _Kernel(function, batch).results(operands)
+
+
+def _of_recurrence(function: tirx.PrimFunc, operands: Sequence[_Tensor], batch: int) -> list[_Tensor]:
     """Return what is known of the results of a recurrence, which computes each sequence on its own."""
     recurrence = from_json(str(function.attrs[RECURRENCE]))
     named = dict(zip(recurrence.arguments, operands, strict=True))
@@ -119,7 +132,9 @@ def _of_recurrence(function: tirx.PrimFunc, operands: Sequence[_Tensor]) -> list
         raise DifferentError(_UNKNOWN)
     if rows is None:
         return [_Tensor() for _ in recurrence.results]
-    inner = rows.inner // steps
+    inner = max(1, rows.inner // steps)
+    if recurrence.batch % (inner * batch):  # the rows are time steps
+        raise DifferentError(_UNKNOWN)
     places = {"projected": Rows(0, inner * steps), "lengths": Rows(0, inner)}
     places |= dict.fromkeys(("hidden", "memory"), Rows(1, inner))
     for name, operand in named.items():
@@ -281,13 +296,17 @@ def _blocks(statement: Any) -> Iterator[Any]:
             yield from _blocks(part)
     elif isinstance(statement, tirx.For):
         yield from _blocks(statement.body)
-    elif isinstance(statement, s_tir.SBlockRealize):
+    elif isinstance(statement, s_tir.SBlockRealize) and _is_always(statement.predicate):
         if statement.block.iter_vars:
             yield statement.block
         else:  # the root, or a block for one number
             yield from _blocks(statement.block.body)
     else:
         raise DifferentError(_UNKNOWN)
+
+
+def _is_always(predicate: Any) -> bool:
+    return isinstance(predicate, prim.IntImm) and bool(int(predicate))
 
 
 def _stores(block: s_tir.SBlock) -> list[Any]:

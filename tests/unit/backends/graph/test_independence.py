@@ -69,6 +69,15 @@ def test_a_recurrence_computes_each_sequence_on_its_own(first, tmp_path):
         assert rows_of(tmp_path, nodes, (5, BATCH, 8), weights, axis=1, outputs=2) == [Rows(2), Rows(1)]
 
 
+def test_a_recurrence_over_the_rows_is_refused(tmp_path):
+    """With as many sequences as rows, and with other numbers of them."""
+    weights = {"w": np.ones((1, 48, 8), np.float32), "r": np.ones((1, 48, 16), np.float32)}
+    nodes = [nets.node("GRU", ["x", "w", "r"], ["y"], hidden_size=16)]
+    for sequences in (1, 2, BATCH):
+        with pytest.raises(DifferentError):
+            rows_of(tmp_path, nodes, (BATCH, sequences, 8), weights)
+
+
 def test_a_result_that_all_rows_share(tmp_path):
     nodes = [nets.node("Relu", ["w"], ["y"]), nets.node("Neg", ["x"], ["z"])]
     weights = {"w": np.ones((2, 2), np.float32)}
