@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import tvm
 
+from toolchain.backends.graph import pointwise
 from toolchain.backends.graph.independence import Rows
 from toolchain.compile import open_size, row_checks
 from toolchain.compile.executable import Compiled
@@ -67,19 +68,23 @@ def prepare(
     sizes = open_size.sizes_to_compare(range_.least, range_.greatest)
     request.progress(f"comparing the networks of {len(sizes)} sizes, from {min(sizes)} to {max(sizes)}")
     networks = [greatest, *(_imported(request, size) for size in sizes[1:])]
-    refusal: InputError | None = None
-    if not request.is_reduced:
-        lowered = [backend.lower(network.module) for network in networks]
-        try:
-            return Joined(lowered[0], open_size.join(lowered, sizes, backend, name))
-        except InputError as fault:
-            refusal = fault
+    # Products that kernels for any size exist for: worse for a fixed size, so that they come second.
+    products = [pointwise.as_products(network.module) for network in networks]
+    ways = [[network.module for network in networks], [module for module in products if module]]
+    refusals: list[InputError] = []
+    for modules in () if request.is_reduced else ways:
+        if len(modules) == len(sizes):
+            try:
+                lowered = [backend.lower(module) for module in modules]
+                return Joined(lowered[0], open_size.join(lowered, sizes, backend, name))
+            except InputError as fault:
+                refusals.append(fault)
     try:
         one = _imported(request, 1)
         inputs, results = row_checks.rows_of(one, networks, sizes)
     except InputError as fault:
-        raise _joint(refusal, fault) from fault
-    request.progress(f"computing each {range_.name} on its own, since {dynamic} has no common kernels")
+        raise _joint(refusals, fault) from fault
+    request.progress(f"computing {range_.name} row by row: there are no kernels for all sizes")
     return ByRows(one, inputs, results)
 
 
@@ -87,9 +92,10 @@ def _imported(request: BuildRequest, size: int) -> ImportedModel:
     return importer.import_model(source.load_request(request.model.of_size(size)))
 
 
-def _joint(refusal: InputError | None, fault: InputError) -> InputError:
-    """Return an error with the reasons against both ways."""
-    if refusal is None:
+def _joint(refusals: Sequence[InputError], fault: InputError) -> InputError:
+    """Return an error with the reasons against all ways."""
+    if not refusals:
         return fault
-    details = f"{refusal.details}\nnor row by row: {fault.message}: {fault.details}"
-    return InputError(refusal.message, details=details, hint=refusal.hint)
+    last = refusals[-1]
+    details = f"{last.details}\nnor row by row: {fault.message}: {fault.details}"
+    return InputError(last.message, details=details, hint=last.hint)

@@ -40,6 +40,11 @@ def row_by_row(proto, folder, dims=None, **target):
     backend = request.backend
     one = backend.apply_choices(backend.lower(every.one.module), {})
     compiled = rows.for_each_row(executable.lift_constants(one), every.inputs, every.results)
+    return compiled_function(compiled, backend, folder)
+
+
+def compiled_function(compiled, backend, folder):
+    """Return a network as a function of arrays, and the memory of its activations."""
     code = executable.compile_module(compiled.module, backend.target, results=4 * GREATEST)
     code.executable.export_library(str(folder / "net.so"))
     machine = relax.VirtualMachine(tvm.runtime.load_module(str(folder / "net.so")), tvm.cpu())
@@ -119,6 +124,25 @@ def test_rows_in_one_kernel_are_better(tmp_path):
         weights,
     )
     assert isinstance(prepared(proto, tmp_path)[0], Joined)
+
+
+def test_a_convolution_that_sees_one_step_is_a_product(tmp_path):
+    stream = np.random.default_rng(6)
+    weights = {name: stream.standard_normal((4, 16, 1)).astype(np.float32) for name in "vw"}
+    weights["square"] = stream.standard_normal((16, 4, 1)).astype(np.float32)
+    nodes = [
+        nets.node("Conv", ["x", "v"], ["a"]),
+        nets.node("Relu", ["a"], ["b"]),
+        nets.node("Conv", ["b", "square"], ["c"]),
+        nets.node("Conv", ["c", "w"], ["y"]),
+    ]
+    proto = nets.model(nodes, [nets.value("x", (1, 16, "time"))], [nets.value("y", (1, 4, "time"))], weights)
+    every, request = prepared(proto, tmp_path, "time")
+    assert isinstance(every, Joined)
+    run, _ = compiled_function(every.compiled, request.backend, tmp_path)
+    for size in (1, 2, 5, 7, 11, GREATEST):
+        arrays = {"x": np.random.default_rng(size).random((1, 16, size), dtype=np.float32)}
+        np.testing.assert_allclose(run(arrays)[0], nets.run(proto, arrays)[0], rtol=1e-4, atol=1e-4)
 
 
 def test_what_is_neither_is_refused_with_both_reasons(tmp_path):
