@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import tvm
 
-from toolchain.backends.graph import pointwise
+from toolchain.backends.graph import time_convolutions
 from toolchain.backends.graph.independence import Rows
 from toolchain.compile import open_size, row_checks
 from toolchain.compile.executable import Compiled
@@ -68,8 +68,8 @@ def prepare(
     sizes = open_size.sizes_to_compare(range_.least, range_.greatest)
     request.progress(f"comparing the networks of {len(sizes)} sizes, from {min(sizes)} to {max(sizes)}")
     networks = [greatest, *(_imported(request, size) for size in sizes[1:])]
-    # Products that kernels for any size exist for: worse for a fixed size, so that they come second.
-    products = [pointwise.as_products(network.module) for network in networks]
+    # Convolutions are faster than products if their kernels are joined, so these come second.
+    products = [time_convolutions.as_products(network.module) for network in networks]
     ways = [[network.module for network in networks], [module for module in products if module]]
     refusals: list[InputError] = []
     for modules in () if request.is_reduced else ways:

@@ -126,22 +126,22 @@ def test_rows_in_one_kernel_are_better(tmp_path):
     assert isinstance(prepared(proto, tmp_path)[0], Joined)
 
 
-def test_a_convolution_that_sees_one_step_is_a_product(tmp_path):
+def test_convolutions_over_any_time_are_products(tmp_path):
     stream = np.random.default_rng(6)
-    weights = {name: stream.standard_normal((4, 16, 1)).astype(np.float32) for name in "vw"}
-    weights["square"] = stream.standard_normal((16, 4, 1)).astype(np.float32)
+    shapes = {"first": (16, 8, 3), "each": (16, 1, 5), "last": (4, 16, 1)}
+    weights = {name: stream.standard_normal(shape).astype(np.float32) / 4 for name, shape in shapes.items()}
     nodes = [
-        nets.node("Conv", ["x", "v"], ["a"]),
+        nets.node("Conv", ["x", "first"], ["a"], pads=[2, 2], dilations=[2]),
         nets.node("Relu", ["a"], ["b"]),
-        nets.node("Conv", ["b", "square"], ["c"]),
-        nets.node("Conv", ["c", "w"], ["y"]),
+        nets.node("Conv", ["b", "each"], ["c"], pads=[4, 0], group=16),
+        nets.node("Conv", ["c", "last"], ["y"]),
     ]
-    proto = nets.model(nodes, [nets.value("x", (1, 16, "time"))], [nets.value("y", (1, 4, "time"))], weights)
+    proto = nets.model(nodes, [nets.value("x", (1, 8, "time"))], [nets.value("y", (1, 4, "time"))], weights)
     every, request = prepared(proto, tmp_path, "time")
     assert isinstance(every, Joined)
     run, _ = compiled_function(every.compiled, request.backend, tmp_path)
     for size in (1, 2, 5, 7, 11, GREATEST):
-        arrays = {"x": np.random.default_rng(size).random((1, 16, size), dtype=np.float32)}
+        arrays = {"x": np.random.default_rng(size).random((1, 8, size), dtype=np.float32)}
         np.testing.assert_allclose(run(arrays)[0], nets.run(proto, arrays)[0], rtol=1e-4, atol=1e-4)
 
 

@@ -8,7 +8,7 @@ import tvm
 from tvm import relax
 
 from tests.support import nets
-from toolchain.backends.graph.pointwise import as_products
+from toolchain.backends.graph.time_convolutions import as_products
 from toolchain.models import importer, source
 from toolchain.models.request import Model
 
@@ -21,8 +21,19 @@ def imported(folder, shape, kernel, **attributes):
     return proto, importer.import_model(source.load_request(Model(nets.save(proto, folder)))).module
 
 
-def test_the_product_is_the_convolution(tmp_path):
-    proto, module = imported(tmp_path, (2, 6, 9), (4, 6, 1))
+@pytest.mark.parametrize(
+    ("kernel", "attributes"),
+    [
+        ((4, 6, 1), {}),
+        ((4, 6, 3), {}),
+        ((4, 6, 4), {"pads": [3, 0], "dilations": [1]}),
+        ((4, 6, 3), {"pads": [1, 2], "dilations": [2]}),
+        ((6, 1, 5), {"group": 6, "pads": [2, 2]}),
+        ((6, 1, 1), {"group": 6}),
+    ],
+)
+def test_the_product_is_the_convolution(kernel, attributes, tmp_path):
+    proto, module = imported(tmp_path, (2, 6, 9), kernel, **attributes)
     rewritten = as_products(module)
     assert "conv" not in rewritten["main"].script()
     machine = relax.VirtualMachine(tvm.compile(rewritten, "llvm"), tvm.cpu())
@@ -34,11 +45,12 @@ def test_the_product_is_the_convolution(tmp_path):
 @pytest.mark.parametrize(
     ("shape", "kernel", "attributes"),
     [
-        ((1, 6, 9), (4, 6, 3), {}),
-        ((1, 6, 9), (6, 1, 1), {"group": 6}),
         ((1, 6, 9), (4, 6, 1), {"strides": [2]}),
-        ((1, 6, 9), (4, 6, 1), {"pads": [1, 1]}),
+        ((1, 6, 9), (4, 3, 1), {"group": 2}),
+        ((1, 6, 9), (12, 1, 3), {"group": 6}),
+        ((1, 6, 1), (4, 6, 1), {}),
         ((1, 6, 9, 9), (4, 6, 1, 1), {}),
+        ((1, 6, 1, 9), (4, 6, 3, 1), {"pads": [1, 0, 1, 0]}),
     ],
 )
 def test_others_stay(shape, kernel, attributes, tmp_path):
