@@ -6,7 +6,6 @@ of them, each row must be computed on its own (`independence`).
 
 from __future__ import annotations
 
-import contextlib
 import operator
 from collections.abc import Sequence
 from dataclasses import replace
@@ -43,29 +42,27 @@ def rows_of(
         InputError: Its rows are not computed each on its own, or the networks differ in more than shapes.
     """
     name = one.source.name
-    with _refusals(name, networks[0].module):
+    with open_size.refusals(name, networks[0].module, reason="differs between sizes"):
         _check_equal([network.module for network in networks], sizes)
         inputs = [_rows_of_input(number, one, networks, sizes) for number in range(len(one.source.inputs))]
         if not any(rows and rows.inner == 1 for rows in inputs):
             raise DifferentError("no input has the size itself as an extent")
-    results: list[Rows | None] = []
+    results: list[list[Rows | None]] = []
     for network, size in _read(networks, sizes):
         kernels = relax.transform.LegalizeOps()(network.module)
-        with _refusals(name, kernels):
-            results = check_rows(kernels, inputs, size)
-            for rows, own, spec in zip(results, one.outputs, network.outputs, strict=True):
+        with open_size.refusals(name, kernels, reason="mixes rows"):
+            results.append(check_rows(kernels, inputs, size))
+            for rows, own, spec in zip(results[-1], one.outputs, network.outputs, strict=True):
                 _check_shape(rows, own, spec, size)
-    return inputs, results
+            if results[-1] != results[0]:
+                raise DifferentError("the rows of a result lie on other axes at other sizes")
+    return inputs, results[0]
 
 
 def _read(networks: Sequence[ImportedModel], sizes: Sequence[int]) -> list[tuple[ImportedModel, int]]:
     """Return the networks that are read kernel by kernel: the greatest, and the least ones."""
     pairs = sorted(zip(sizes, networks, strict=True), key=operator.itemgetter(0))
     return [(network, size) for size, network in (pairs[-1], *pairs[:_LEAST])]
-
-
-def _refusals(name: str, module: tvm.IRModule) -> contextlib.AbstractContextManager[None]:
-    return open_size.refusals(name, module, reason="mixes rows")
 
 
 def _rows_of_input(

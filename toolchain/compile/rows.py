@@ -105,7 +105,6 @@ def for_each_row(row: Compiled, inputs: Sequence[Rows | None], results: Sequence
     made = [_Batch(f"result_{i}", kind, rows) for i, (kind, rows) in enumerate(zip(types, results, strict=True))]
     kernels = {variable: function for variable, function in row.module.functions_items() if variable.name_hint != ENTRY}
     builder = relax.BlockBuilder(tvm.IRModule(kernels))
-
     row_function = builder.add_func(_row_function(builder, network, given, made), ROW)
     module = builder.get()
     loop = ir.GlobalVar(_ROWS)
