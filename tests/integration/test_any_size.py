@@ -147,7 +147,7 @@ def test_a_convolution_over_any_width_is_refused_by_node(tmp_path):
     assert seen.code == 2, seen.err
     assert re.search(r"net cannot be compiled for every size: \w+ node '\w+' has", seen.err), seen.err
     assert "--dim NAME=64,128,256" in seen.err
-    assert "mixes rows" in seen.err
+    assert "nor row by row" in seen.err
     assert not (tmp_path / "bundle").exists()
 
 

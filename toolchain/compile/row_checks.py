@@ -15,6 +15,7 @@ import numpy as np
 import tvm
 from numpy.typing import NDArray
 from tvm import relax
+from tvm.ir import prim
 
 from toolchain.backends.graph.independence import Rows, check_rows
 from toolchain.backends.graph.unify import DifferentError, unify
@@ -93,12 +94,31 @@ def _check_equal(modules: Sequence[tvm.IRModule], sizes: Sequence[int]) -> None:
         if not all(_is_repeated(value, values[0]) for value in values):
             shape = "x".join(map(str, values[0].shape))
             raise DifferentError(f"a constant of {shape} has other values at other sizes")
+    # Sizes are parts of shapes: a number that an operator takes would be another one for one row.
+    if any(_numbers(main) != _numbers(mains[0]) for main in mains):
+        raise DifferentError("an operator takes other numbers at other sizes")
     for names in unified.called.values():
         kernels = [module[name] for module, name in zip(modules, names, strict=True)]
         if RECURRENCE not in (kernels[0].attrs or {}):
             unify(kernels, sizes, floats=False)
         elif len({replace(from_json(str(kernel.attrs[RECURRENCE])), batch=0) for kernel in kernels}) > 1:
             raise DifferentError("a recurrence of other steps at other sizes")
+
+
+def _numbers(function: relax.Function) -> list[int]:
+    """Return the integers that operators take, which are no parts of shapes."""
+    values = [binding.value for block in function.body.blocks for binding in block.bindings]
+    return [number for value in values if isinstance(value, relax.Call) for number in _integers(list(value.args))]
+
+
+def _integers(arguments: Sequence[Any]) -> list[int]:
+    found: list[int] = []
+    for argument in arguments:
+        if isinstance(argument, relax.Tuple):
+            found += _integers(list(argument.fields))
+        elif isinstance(argument, prim.IntImm):
+            found.append(int(argument))
+    return found
 
 
 def _is_repeated(value: NDArray[Any], whole: NDArray[Any]) -> bool:

@@ -183,6 +183,20 @@ def test_a_network_that_computes_with_the_size_is_refused(factor, tmp_path):
     assert "other values at other sizes" in caught.value.details
 
 
+def test_a_limit_that_is_the_size_is_refused(tmp_path):
+    """Of one row it would be another one."""
+    nodes = [
+        *SIZE_AS_A_NUMBER[:1],
+        nets.node("Cast", ["shape"], ["count"], to=6),
+        nets.node("Squeeze", ["count"], ["most"]),
+        nets.node("Cast", ["a"], ["whole"], to=6),
+        nets.node("Clip", ["whole", "", "most"], ["limited"]),
+        nets.node("Cast", ["limited"], ["y"], to=1),
+    ]
+    with pytest.raises(InputError, match="differs between sizes"):
+        prepared(convolution_and(nodes), tmp_path, weights="int8")
+
+
 def test_a_network_that_changes_with_the_size_is_refused(tmp_path):
     """Rows beyond the tenth are cut off."""
     weights = {"zero": np.array([0]), "most": np.array([10]), "axis": np.array([0])}
