@@ -140,13 +140,37 @@ def test_an_application_sets_any_size(encoder, tmp_path):
 # --- other networks ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("fixed", "range_"), [("height=16", "width=16..64"), ("width=16", "batch=1..24")])
-def test_a_convolution_is_refused_by_node(fixed, range_, tmp_path):
+def test_a_convolution_over_any_width_is_refused_by_node(tmp_path):
     path = nets.save(variant_nets.pictures(), tmp_path)
-    more = ("--dim", "height=16") if fixed.startswith("width") else ()
-    words = ("--dim", fixed, *more, "--dim", range_, "-o", tmp_path / "bundle")
+    words = ("--dim", "height=16", "--dim", "batch=1", "--dim", "width=16..64", "-o", tmp_path / "bundle")
     seen = toolchain("build", path, *words)
     assert seen.code == 2, seen.err
     assert re.search(r"net cannot be compiled for every size: \w+ node '\w+' has", seen.err), seen.err
     assert "--dim NAME=64,128,256" in seen.err
+    assert "nor row by row" in seen.err
     assert not (tmp_path / "bundle").exists()
+
+
+@pytest.mark.parametrize("precision", [(), ("--weights", "int8")])
+def test_convolutions_with_any_batch(precision, tmp_path):
+    """Deployed, and run with sizes that were not compared."""
+    path = nets.save(variant_nets.pictures(), tmp_path)
+    options = ["--board", "local", "--root", tmp_path / "root"]
+    words = ("--dim", "height=16", "--dim", "width=16", "--dim", "batch=1..24", *precision)
+    report = json.loads(done("deploy", path, *words, *options, "--budget", 0, "--json", "-").out)
+    assert [variant["name"] for variant in report["variants"]][::4] == ["batch-1", "batch-24"]
+    assert all(variant["outputs"]["ok"] for variant in report["variants"])
+    for size in (2, 9, 17):
+        arrays = {"x": np.random.default_rng(size).random((size, 3, 16, 16), dtype=np.float32)}
+        np.savez(tmp_path / "in.npz", **arrays)
+        words = ["--input", tmp_path / "in.npz", "-o", tmp_path / "out.npz"]
+        assert parsed("run", *options, *words)["variant"] == f"batch-{size}"
+        with np.load(tmp_path / "out.npz") as outputs:
+            nets.assert_near(dict(outputs), nets.outputs(path, arrays))  # no weights are as large as to be rounded
+
+
+def test_a_reduced_precision_needs_the_network_of_one_row(tmp_path):
+    path = nets.save(variant_nets.pictures(), tmp_path)
+    words = ("--dim", "height=16", "--dim", "width=16", "--dim", "batch=4..24", "--weights", "int8")
+    seen = toolchain("build", path, *words, "-o", tmp_path / "bundle")
+    assert (seen.code, "batch above 1" in seen.err) == (2, True), seen.err

@@ -43,9 +43,11 @@ class Kernel:
 
         Args:
             call: Number of the call within a run, from 0 on.
-            calls: Calls within a run; if the graph has another number, the nodes are unknown.
+            calls: Calls within a run. A network that is computed row by row has a multiple of the graph's number; with
+                any other number the nodes are unknown.
         """
-        return self.nodes[call] if len(self.nodes) == calls else ()
+        count = len(self.nodes)
+        return self.nodes[call % count] if count and calls % count == 0 else ()
 
     @property
     def is_float32(self) -> bool:

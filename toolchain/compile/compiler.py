@@ -32,8 +32,9 @@ from toolchain.bundle.manifest import (
     Tuned,
     Variant,
 )
-from toolchain.compile import applicable_records, executable, in_place, open_size, prepare, variants
+from toolchain.compile import applicable_records, every_size, executable, in_place, prepare, rows, variants
 from toolchain.compile.applicable_records import RecordSources
+from toolchain.compile.every_size import Joined
 from toolchain.compile.executable import ENTRY, Compiled, lift_constants
 from toolchain.compile.nodes import nodes_by_call
 from toolchain.compile.request import BuildRequest, precision_options
@@ -81,6 +82,7 @@ class _Scheduled:
     applied: Applied  # the tuning records that were applied to them
     module: tvm.IRModule  # all kernels scheduled
     compiled: Compiled | None = None  # the module with its weights apart, if that was done already
+    network: Network | None = None  # what the module computes, if that is not one of the request
 
 
 @dataclass(frozen=True)
@@ -176,7 +178,7 @@ class _MemoryLimitError(BuildError):
 
 def _build(networks: Sequence[Network], request: BuildRequest, folder: Path, records: RecordSources) -> Bundle:
     backend, name = request.backend, networks[0].imported.source.name
-    opened = _for_every_size(networks, request) if request.model.range else None
+    opened = _for_every_size(networks, request, records) if request.model.range else None
     scheduled = [opened] if opened else _schedule_all(networks, request, records)
     for remark in dict.fromkeys(line for each in scheduled for line in backend.remarks(each.module)):
         request.progress(remark)
@@ -185,7 +187,8 @@ def _build(networks: Sequence[Network], request: BuildRequest, folder: Path, rec
     with _compile_errors(name):
         halves = [
             compare_in_half(each.module, network.imported, request, network.reference)
-            for each, network in zip(scheduled, networks[: len(scheduled)], strict=True)
+            for each, own in zip(scheduled, networks[: len(scheduled)], strict=True)
+            for network in [each.network or own]
         ]
     reference = _joint_reference(networks)
     int8 = reference.int8 if reference else None
@@ -296,24 +299,19 @@ def _schedule_all(networks: Sequence[Network], request: BuildRequest, records: R
     return scheduled
 
 
-def _for_every_size(networks: Sequence[Network], request: BuildRequest) -> _Scheduled:
-    """Return the network for every size of the request's range; no tuning records are applied."""
-    backend, range_ = request.backend, request.model.range
-    if range_ is None:
-        raise ValueError("the request has no range")
-    greatest = networks[-1].imported
-    name = greatest.source.name
-    sizes = open_size.sizes_to_compare(range_.least, range_.greatest)
-    dynamic = dynamic_of(range_)
-    outputs = {dynamic.size(network.variant) or 0: network.imported.outputs for network in networks}
-    open_size.check_outputs(dynamic, outputs, name)
-    request.progress(f"comparing the networks of {len(sizes)} sizes, from {min(sizes)} to {max(sizes)}")
-    imported = [greatest, *(importer.import_model(source.load_request(request.model.of_size(n))) for n in sizes[1:])]
+def _for_every_size(networks: Sequence[Network], request: BuildRequest, records: RecordSources) -> _Scheduled:
+    """Return the network for every size of the request's range; tuning records are applied if it is of one row."""
+    name, outputs = networks[0].imported.source.name, {each.variant: each.imported.outputs for each in networks}
     with _compile_errors(name):
-        lowered = [backend.lower(each.module) for each in imported]
+        every = every_size.prepare(networks[-1].imported, outputs, request)
+    if isinstance(every, Joined):
+        return _Scheduled(every.lowered, Applied(every.lowered), every.compiled.module, every.compiled)
+    one = Network(every.one, networks[0].reference)
+    lowered, applied = _lower(one, request, records)
     with _compile_errors(name):
-        compiled = open_size.join(lowered, sizes, backend, name)
-    return _Scheduled(lowered[0], Applied(lowered[0]), compiled.module, compiled)
+        written = request.backend.apply_choices(applied.module, applied.choices)
+        compiled = rows.for_each_row(lift_constants(written), every.inputs, every.results)
+    return _Scheduled(lowered, applied, written, compiled, one)
 
 
 def _lower(network: Network, request: BuildRequest, records: RecordSources) -> tuple[tvm.IRModule, Applied]:
@@ -395,7 +393,7 @@ def _graph(compiled: tvm.IRModule, imported: ImportedModel) -> tvm.IRModule:
         for variable, function in compiled.functions_items()
     }
     module = tvm.IRModule(functions)
-    calls = json.dumps(nodes_by_call(module, imported.module), separators=(",", ":"))
+    calls = json.dumps(nodes_by_call(rows.network_in(module), imported.module), separators=(",", ":"))
     # `calls` has the names of the nodes; TVM's spans would repeat them at each binding.
     module = origins.with_spans(module, {binding.var: None for binding in origins.bindings(module)})
     return tvm.IRModule(

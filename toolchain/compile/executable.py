@@ -100,17 +100,20 @@ def compile_module(
         return MachineCode(tvm.compile(module, target=target), dict.fromkeys(entries))
     with target:
         lowered = relax.get_pipeline("default")(module)
-    for entry in entries:
-        lowered = activations.share_storages(lowered, entry)
+    relax_names = [str(name.name_hint) for name, each in lowered.functions_items() if isinstance(each, relax.Function)]
+    for function in relax_names:
+        lowered = activations.share_storages(lowered, function)
     builder = relax.ExecBuilder()  # collects the bytecode; the kernels are compiled below
     # Private upstream, but there is no other way in between its two steps.
     kernels = vm_build._filter_tir(vm_build._vmcodegen(builder, lowered, "bytecode"))  # noqa: SLF001
     first, *others = _libraries(kernels, target) or [None]
     linked = VMExecutable(vm_build._ffi_api.VMLink(builder, target, first, others, {}))  # noqa: SLF001
     planned = {entry: activations.planned_bytes(lowered[entry], results) for entry in entries}
-    first, scratch = planned[entries[0]], scratch_bytes(kernels, int(target.attrs.get("num-cores", 1)))
-    if first is not None:
-        planned[entries[0]] = first + scratch  # which the kernels of all entries share
+    # What an entry calls allocates too; the scratch is what the kernels of all entries share.
+    called = [activations.planned_bytes(lowered[function]) for function in relax_names if function not in entries]
+    parts = [planned[entries[0]], *called, scratch_bytes(kernels, int(target.attrs.get("num-cores", 1)))]
+    known = [part for part in parts if part is not None]
+    planned[entries[0]] = sum(known) if len(known) == len(parts) else None
     return MachineCode(linked, planned)
 
 

@@ -90,7 +90,7 @@ def join(modules: Sequence[tvm.IRModule], sizes: Sequence[int], backend: Backend
     kernels: dict[str, tirx.PrimFunc] = {}
     for number, (before, after) in enumerate(zip(lowered.calls, scheduled.calls, strict=True)):
         if after and after not in kernels:
-            with _refusals(name, modules[0], number):
+            with refusals(name, modules[0], number):
                 kernels[after] = backend.open_kernel(
                     lowered.functions[before], scheduled.functions[after], sizes, choices[0]
                 )
@@ -118,7 +118,7 @@ class _Joined:
     @classmethod
     def of(cls, modules: Sequence[tvm.IRModule], sizes: Sequence[int], name: str) -> _Joined:
         lifted = [lift_constants(module) for module in modules]
-        with _refusals(name, modules[0]):
+        with refusals(name, modules[0]):
             unified = unify([each.module[ENTRY] for each in lifted], sizes)
             for param in lifted[0].params:
                 _check_equal([each.params[param] for each in lifted])
@@ -185,7 +185,9 @@ def _size_after(kernel: tirx.PrimFunc, arguments: int) -> tirx.PrimFunc:
 
 
 @contextlib.contextmanager
-def _refusals(name: str, module: tvm.IRModule, binding: int = -1) -> Iterator[None]:
+def refusals(
+    name: str, module: tvm.IRModule, binding: int = -1, reason: str = "has no kernel for that"
+) -> Iterator[None]:
     """Raise what differs between sizes as an error that names the node."""
     try:
         yield
@@ -194,7 +196,7 @@ def _refusals(name: str, module: tvm.IRModule, binding: int = -1) -> Iterator[No
         origin = origins.of(list(origins.bindings(module))[number].var) if number >= 0 else None
         node = f"{origin.operator} node {origin.name!r}" if origin else "its graph"
         raise InputError(
-            f"{name} cannot be compiled for every size: {node} has no kernel for that",
+            f"{name} cannot be compiled for every size: {node} {reason}",
             details=str(fault),
             hint=_USE_VARIANTS,
         ) from fault

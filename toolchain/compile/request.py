@@ -48,6 +48,11 @@ class BuildRequest:
         return backend_of(self.board, self.without, self.threads)
 
     @property
+    def is_reduced(self) -> bool:
+        """Whether the board computes in a reduced precision, or has weights of few bits."""
+        return bool(self.board.target.reduced_precision)
+
+    @property
     def modelled_as(self) -> str:
         """The cost model whose records are applied; empty for measured records."""
         return self.backend.cost_model_name if self.modelled else ""

@@ -292,7 +292,9 @@ def _refuse_with_variants(request: BuildRequest) -> None:
         "--input": bool(model.given.npz),
     }
     if model.range:
-        unsupported |= {"a reduced precision": bool(board.target.reduced_precision or board.target.weights)}
+        # The network of one row is compared with the reference of the least size.
+        is_unknown = bool(board.target.reduced_precision) and model.range.least > 1
+        unsupported |= {f"a reduced precision, and {model.range.name} above 1,": is_unknown}
     for what, is_given in unsupported.items():
         if is_given:
             raise InputError(

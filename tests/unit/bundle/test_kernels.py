@@ -42,6 +42,7 @@ def test_the_calls_of_a_kernel_name_their_nodes():
     by_name = kernels.read(with_nodes(json.dumps(calls)))
     assert by_name["c"].nodes == (("conv1", 'a "quoted" one'), ("conv2",))
     assert [by_name["c"].nodes_of(call, 2) for call in (0, 1)] == [("conv1", 'a "quoted" one'), ("conv2",)]
+    assert by_name["c"].nodes_of(3, 4) == ("conv2",), "the second row of a batch"
     assert by_name["c"].nodes_of(0, 3) == (), "nobody knows which of the three calls these are"
     assert by_name["softmax"].nodes == ((),)
     assert kernels.read(_TEXT)["c"].nodes == (), "a bundle of an older toolchain"

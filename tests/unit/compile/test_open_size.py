@@ -88,6 +88,39 @@ def test_a_perceptron_with_any_batch(tmp_path):
     agrees(proto, tmp_path, "n", lambda size: {"x": np.random.default_rng(size).random((size, 40), dtype=np.float32)})
 
 
+@pytest.mark.parametrize(("cell", "gates", "batch"), [("LSTM", 4, 1), ("LSTM", 4, 6), ("GRU", 3, 2), ("RNN", 1, 1)])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+def test_a_recurrence_over_any_number_of_steps(cell, gates, batch, direction, tmp_path):
+    stream = np.random.default_rng(4)
+    ways = 2 if direction == "bidirectional" else 1
+    shapes = {"w": (ways, gates * 24, 9), "r": (ways, gates * 24, 24), "b": (ways, 2 * gates * 24)}
+    weights = {name: stream.standard_normal(shape).astype(np.float32) / 4 for name, shape in shapes.items()}
+    more = {"linear_before_reset": 1} if cell == "GRU" else {}
+    names = {"inputs": ["x", "w", "r", "b"], "outputs": ["every", "last"]}
+    nodes = [nets.node(cell, **names, hidden_size=24, direction=direction, **more)]
+    outputs = [nets.value("every", ("n", ways, batch, 24)), nets.value("last", (ways, batch, 24))]
+    proto = nets.model(nodes, [nets.value("x", ("n", batch, 9))], outputs, weights)
+
+    def steps(size):
+        return {"x": np.random.default_rng(size).random((size, batch, 9), dtype=np.float32)}
+
+    agrees(proto, tmp_path, "n", steps)
+
+
+def test_a_recurrence_of_as_many_sequences_as_steps_is_refused(tmp_path):
+    stream = np.random.default_rng(4)
+    weights = {
+        name: stream.standard_normal(shape).astype(np.float32)
+        for name, shape in (("w", (1, 48, 8)), ("r", (1, 48, 16)))
+    }
+    nodes = [nets.node("GRU", ["x", "w", "r"], ["every"], hidden_size=16, name="cell")]
+    outputs = [nets.value("every", ("n", 1, "n", 16))]
+    proto = nets.model(nodes, [nets.value("x", ("n", "n", 8))], outputs, weights)
+    with pytest.raises(InputError, match="GRU node 'cell'") as caught:
+        joined(proto, tmp_path, "n")
+    assert "number of sequences" in caught.value.details
+
+
 def test_memory_is_planned_for_the_greatest_size(tmp_path):
     compiled, backend = joined(text_nets.encoder(), tmp_path, "length", {"batch": 1})
     results = 4 * (24 + 1) * 32

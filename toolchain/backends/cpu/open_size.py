@@ -15,6 +15,7 @@ from toolchain.backends.cpu.kernels import open as open_kernels
 from toolchain.backends.cpu.layers import Attention, Dense, Layer, from_json, task_of, to_json
 from toolchain.backends.cpu.machine import Machine
 from toolchain.backends.graph.unify import DifferentError, Unified, unify
+from toolchain.models.converters.sequence.recurrence import Recurrence
 
 _WRITTEN_OUT = (tirx.ForKind.VECTORIZED, tirx.ForKind.UNROLLED)
 
@@ -102,7 +103,7 @@ def _layers(functions: Sequence[tirx.PrimFunc]) -> list[Layer]:
 
 
 def _is_open(layers: Sequence[Layer]) -> bool:
-    return len(set(layers)) > 1 and isinstance(layers[0], (Dense, Attention))
+    return len(set(layers)) > 1 and isinstance(layers[0], (Dense, Attention, Recurrence))
 
 
 def _plain(function: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -115,12 +116,11 @@ def _plain(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _check_loops(function: tirx.PrimFunc) -> None:
     """Refuse vectors and copies of code whose number is not known."""
-
-    def check(loop: tirx.For) -> None:
-        if loop.kind in _WRITTEN_OUT and not isinstance(loop.extent, tirx.IntImm):
-            raise DifferentError("a loop is written out for a fixed size")
-
-    tvm_ffi.structural_walk(function.body, (tirx.For, check))
+    # An error that a callback raises would be one of another class.
+    loops: list[tirx.For] = []
+    tvm_ffi.structural_walk(function.body, (tirx.For, loops.append))
+    if any(loop.kind in _WRITTEN_OUT and not isinstance(loop.extent, tirx.IntImm) for loop in loops):
+        raise DifferentError("a loop is written out for a fixed size")
 
 
 def _with_size(unified: Unified) -> tirx.PrimFunc:

@@ -82,17 +82,18 @@ class Unified:
     called: Mapping[str, tuple[str, ...]]
 
 
-def unify(functions: Sequence[Any], sizes: Sequence[int]) -> Unified:
+def unify(functions: Sequence[Any], sizes: Sequence[int], *, floats: bool = True) -> Unified:
     """Return the function that is each of some functions at its size.
 
     Args:
         functions: One for each size.
         sizes: At least four, all different.
+        floats: Whether floats may follow from the size, as the number of a mean does.
 
     Raises:
         DifferentError: There is none.
     """
-    union = _Union([json.loads(tvm.ir.save_json(function)) for function in functions], sizes)
+    union = _Union([json.loads(tvm.ir.save_json(function)) for function in functions], sizes, floats=floats)
     function, size = tvm.ir.load_json(json.dumps(union.document()))
     return Unified(function, size, union.is_open, union.called)
 
@@ -131,9 +132,9 @@ def _dividend(values: Sequence[float], sizes: Sequence[int]) -> float | None:
 class _Union:
     """Walks through the graphs of all sizes at once; a node of the result stands for one node of each."""
 
-    def __init__(self, graphs: Sequence[Node], sizes: Sequence[int]) -> None:
+    def __init__(self, graphs: Sequence[Node], sizes: Sequence[int], *, floats: bool) -> None:
         self._graphs, self._sizes = [graph["nodes"] for graph in graphs], sizes
-        self._metadata = graphs[0]["metadata"]
+        self._metadata, self._floats = graphs[0]["metadata"], floats
         self._roots = tuple(graph["root_index"] for graph in graphs)
         self._nodes: list[Node] = []
         self._known: dict[Indices, int] = {}
@@ -261,6 +262,8 @@ class _Union:
     def _float(self, data: Sequence[Any]) -> int:
         """Return the expression of a float that is a whole number of the size, or one divided by it, as in a mean."""
         values = [each["value"] for each in data]
+        if not self._floats:
+            raise DifferentError(f"the numbers {values[0]:.6g} and {values[-1]:.6g}")
         dtype = self._visit(tuple(each["ty"] for each in data))
         if all(float(value).is_integer() for value in values):
             polynomial = self._polynomial([int(value) for value in values])

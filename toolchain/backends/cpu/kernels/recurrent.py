@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -133,16 +133,19 @@ def pack(layer: Recurrence, machine: Machine, config: Config, weights: NDArray[A
 
 
 def kernel(layer: Recurrence, machine: Machine, config: Config) -> tirx.PrimFunc:
+    def body(*buffers: Any) -> None:
+        RecurrentWriter(layer, machine, config, buffers).write()
+
+    return with_definitions(emit.kernel(kernel_arguments(layer), body, {}), machine)
+
+
+def kernel_arguments(layer: Recurrence) -> list[Argument]:
+    """Return the arguments and the results of a kernel, with packed weights."""
     shapes = layer.arguments | {"weights": (len(layer.directions), layer.units * layer.gates * layer.held)}
-    arguments = [
+    return [
         Argument(name, shape, "int32" if name == "lengths" else layer.dtype)
         for name, shape in (shapes | layer.results).items()
     ]
-
-    def body(*buffers: Any) -> None:
-        _RecurrentWriter(layer, machine, config, dict(zip(shapes | layer.results, buffers, strict=True))).write()
-
-    return with_definitions(emit.kernel(arguments, body, {}), machine)
 
 
 def _streams(layer: Recurrence, config: Config) -> int:
@@ -154,9 +157,23 @@ def _groups(layer: Recurrence, config: Config, machine: Machine) -> int:
     return layer.held // (config.blocks * machine.lanes)
 
 
-class _RecurrentWriter:
-    def __init__(self, layer: Recurrence, machine: Machine, config: Config, buffers: dict[str, Any]) -> None:
-        self._layer, self._machine, self._config, self._buffers = layer, machine, config, buffers
+class RecurrentWriter:
+    """Writes the statements of a kernel.
+
+    Args:
+        layer: The recurrence; its number of steps may be an expression.
+        machine: The processor.
+        config: How the work is cut.
+        buffers: The arguments and the results.
+        steps: A number of steps, by which it is decided whether cores share the work.
+    """
+
+    def __init__(
+        self, layer: Recurrence, machine: Machine, config: Config, buffers: Sequence[Any], steps: int = 0
+    ) -> None:
+        self._layer, self._machine, self._config = layer, machine, config
+        self._buffers = dict(zip(layer.arguments | layer.results, buffers, strict=True))
+        self._flops = replace(layer, steps=steps or layer.steps).flops
         self._lanes, self._functions = machine.lanes, emit.functions(machine.lanes)
         self._streams, self._groups = _streams(layer, config), _groups(layer, config, machine)
         # All of a stream's state is one buffer: of several, StorageRewrite puts two into the same place.
@@ -172,7 +189,7 @@ class _RecurrentWriter:
 
     def _run_streams(self) -> None:
         """Let each core do whole streams."""
-        operations = self._layer.flops / 2 / self._lanes
+        operations = self._flops / 2 / self._lanes
         with emit.shared(self._streams, operations) as stream:
             # Inside the parallel loop: each core has the state of its stream for itself.
             self._allocate(1)

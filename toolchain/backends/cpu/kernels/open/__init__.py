@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -14,13 +15,14 @@ from tvm import tirx
 
 from toolchain.backends.base import LAYER
 from toolchain.backends.cpu.kernels import Choice
-from toolchain.backends.cpu.kernels.open import attention, dense
+from toolchain.backends.cpu.kernels.open import attention, dense, recurrent
 from toolchain.backends.cpu.layers import Layer, from_document, task_of, to_json
 from toolchain.backends.cpu.machine import Machine
 from toolchain.backends.cpu.numerics import with_nan
 from toolchain.backends.graph.unify import DifferentError, Polynomial, Size, polynomial_of
+from toolchain.models.converters.sequence.recurrence import Recurrence
 
-_TEMPLATES: dict[str, ModuleType] = {module.NAME: module for module in (dense, attention)}
+_TEMPLATES: dict[str, ModuleType] = {module.NAME: module for module in (dense, attention, recurrent)}
 
 NAMES = frozenset(_TEMPLATES)
 """Names of the templates that have such kernels."""
@@ -59,6 +61,10 @@ def check(layers: Sequence[Layer], sizes: Sequence[int]) -> None:
 
 def _with_expressions(layers: Sequence[Layer], sizes: Sequence[int], expression: Callable[[Polynomial], Any]) -> Layer:
     """Return a layer whose numbers are expressions of the size where they differ."""
+    recurrences = [layer for layer in layers if isinstance(layer, Recurrence)]
+    if recurrences:
+        numbers = [{"steps": each.steps, "batch": each.batch} for each in recurrences]
+        return replace(recurrences[0], **_joined(numbers, sizes, expression))
     return from_document(_joined([json.loads(to_json(layer)) for layer in layers], sizes, expression))
 
 
