@@ -23,7 +23,7 @@ from toolchain.backends.cpu.kernels.direct.plan import Config, DirectPlan, flatt
 from toolchain.backends.cpu.kernels.direct.writer import DirectWriter, Reach, Tile
 from toolchain.backends.cpu.kernels.emit import Argument, Buffer, Expr
 from toolchain.backends.cpu.kernels.float16 import bounds
-from toolchain.backends.cpu.kernels.float16.emit import rounded, zeros_on_stack
+from toolchain.backends.cpu.kernels.float16.emit import keep, rounded, zeros_on_stack
 from toolchain.backends.cpu.layers import FLOAT16, Conv, Layer
 from toolchain.backends.cpu.machine import Machine, half_registers
 
@@ -111,7 +111,7 @@ class _Writer(DirectWriter):
             self._add_chain(tile, reach, 0, reach.sources)
             self._store_all(tile, tile.sums, FLOAT16)
             return
-        halves, together = zeros_on_stack(count, self._lanes, FLOAT16), _sources_of_sum(plan)
+        halves, together = emit.on_stack(count, self._lanes, FLOAT16), _sources_of_sum(plan)
         if plan.sources <= together:
             self._add_chains(tile, reach, 0, reach.sources, halves)
             self._store_all(tile, halves, FLOAT16)
@@ -123,18 +123,20 @@ class _Writer(DirectWriter):
             with T.serial(0, count) as index:
                 block = emit.in_type(halves[index], "float32", self._lanes)
                 T.buffer_store(totals, totals[index] + block, [index])
-                T.buffer_store(halves, emit.splat(0.0, self._lanes, FLOAT16), [index])
         self._store_all(tile, totals, "float32")
 
     def _add_chains(self, tile: Tile, reach: Reach, first: Expr, end: Expr, halves: Buffer) -> None:
-        """Add what some blocks of input channels give, chain by chain."""
-        together = _sources_of_chain(self._plan)
+        """Sum up what some blocks of input channels give, chain by chain."""
+        together, count = _sources_of_chain(self._plan), self._plan.config.blocks * tile.tiles.columns
         if together:
             with T.serial(0, T.Bind((end - first + together - 1) // together)) as number:
                 begin = T.Bind(first + number * together)
                 self._add_chain(tile, reach, begin, T.Bind(tirx.min(begin + together, end)))
-                self._add_to(halves, tile)
+                keep(halves, [tile.sums[index] for index in range(count)], number)
             return
+        # A row of the filter may be outside the image, and so may all of them.
+        with T.serial(0, count) as number:
+            T.buffer_store(halves, emit.splat(0.0, self._lanes, FLOAT16), [number])
         with T.serial(first, end) as source, T.serial(reach.begin, reach.end) as tap:
             self._clear(tile)
             self.add_row(tile, reach, T.Bind(source), tap)
