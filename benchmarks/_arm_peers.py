@@ -114,10 +114,12 @@ class Simulated:
                 (place / "lines").rename(counted)
         return self._cost(_arm_model.counted(counted.read_text())), read(answers)[0]
 
-    def ours(self, network: str, *, float16: bool = False) -> tuple[Cost, float]:
+    def ours(self, network: Network, *, float16: bool = False) -> tuple[Cost, float]:
         """Build a network and run it in the runner; returns what it takes, and how far its outputs are off."""
         kind = board.load(self.core.build).resolved().with_precision(float16=float16)
-        request = BuildRequest(Model(network, {}, inputs.Source()), kind, toolchain="host", tuned=False, threads=1)
+        shapes = {name: shape for name, shape in network.shapes.items() if shape and name not in network.fixed}
+        model = Model(network.build, shapes, inputs.Source(), network.fixed)
+        request = BuildRequest(model, kind, toolchain="host", tuned=False, threads=1)
         settings = (self.sysroot.qemu, self._plugin, self.core.qemu, self._root, self.sysroot.environment)
         tool = _qemu.Emulator(*settings)
         with tempfile.TemporaryDirectory(prefix="toolchain-", dir=self.work) as scratch:
@@ -147,7 +149,7 @@ def rows(
     core = simulated.core
     halves = (False, True) if core.computes_in_half and not network.quantized else (False,)
     for half in halves:
-        cost, off = simulated.ours(network.build, float16=half)
+        cost, off = simulated.ours(network, float16=half)
         yield Row(core.name, network.name, OURS + _HALF * half, cost, off)
     fed = network.samples(1)[0]
     reference = _reference(network, fed)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
+from benchmarks import _encoders
 from tests.support import exported, light, third_party
 from toolchain.models import batchnorm, inputs, ort
 from toolchain.models import source as model
@@ -83,8 +84,8 @@ def obtain(name: str, folder: Path) -> Network:
     """Make the ONNX file of a network.
 
     Args:
-        name: A zoo name, a name of `tests/support/light.py`, `exported.py` or `third_party.py`, one of these with
-            `-int8` behind it, or the path of an ONNX file.
+        name: A zoo name, a name of `tests/support/light.py`, `exported.py`, `third_party.py` or `_encoders.py`, one of
+            these with `-int8` behind it, or the path of an ONNX file.
         folder: Where the file goes.
 
     Raises:
@@ -93,6 +94,9 @@ def obtain(name: str, folder: Path) -> Network:
     path = folder / f"{Path(name).stem if name.endswith('.onnx') else name}.onnx"
     if name in light.NAMES:
         onnx.save(light.load(name), path)
+        return Network(name, str(path), path, model.load(str(path)))
+    if name in _encoders.MODELS:
+        onnx.save(_encoders.MODELS[name](), path)
         return Network(name, str(path), path, model.load(str(path)))
     if name in EXPORTED:
         return _exported(name, path)

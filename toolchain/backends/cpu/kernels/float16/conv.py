@@ -1,6 +1,6 @@
 """Convolutions in float16: as `direct`, but sums of up to `MOST_PRODUCTS` products are in float16.
 
-Registers sum up a chain of `MOST_IN_CHAIN` products at most. Where there are more, sums of chains are added up on the
+Registers sum up a chain of `_MOST_IN_CHAIN` products at most. Where there are more, sums of chains are added up on the
 stack, in float16 as well, and where there are more than `MOST_PRODUCTS`, those in float32. That is as exact as adding
 each chain in float32, whose conversions take two cycles each. The first layer of a network reads plain float32, which
 is rounded first.
@@ -23,13 +23,15 @@ from toolchain.backends.cpu.kernels.direct.plan import Config, DirectPlan, flatt
 from toolchain.backends.cpu.kernels.direct.writer import DirectWriter, Reach, Tile
 from toolchain.backends.cpu.kernels.emit import Argument, Buffer, Expr
 from toolchain.backends.cpu.kernels.float16 import bounds
-from toolchain.backends.cpu.kernels.float16.emit import rounded, zeros_on_stack
+from toolchain.backends.cpu.kernels.float16.emit import keep, rounded, zeros_on_stack
 from toolchain.backends.cpu.layers import FLOAT16, Conv, Layer
 from toolchain.backends.cpu.machine import Machine, half_registers
 
 __all__ = ["NAME", "Config", "configs", "covers", "kernel", "pack", "variants"]
 
 NAME = "float16"
+
+_MOST_IN_CHAIN = 147  # products, few more than `bounds` has: 16 channels of 3x3, or all of a first layer of 7x7
 
 
 def covers(layer: Layer) -> bool:
@@ -86,7 +88,7 @@ def _products(plan: DirectPlan) -> int:
 
 def _sources_of_chain(plan: DirectPlan) -> int:
     """Return how many blocks of input channels are summed one after the other; 0 if a row of the filter is alone."""
-    return min(plan.sources, bounds.MOST_IN_CHAIN // _products(plan))
+    return min(plan.sources, _MOST_IN_CHAIN // _products(plan))
 
 
 def _sources_of_sum(plan: DirectPlan) -> int:
@@ -109,7 +111,7 @@ class _Writer(DirectWriter):
             self._add_chain(tile, reach, 0, reach.sources)
             self._store_all(tile, tile.sums, FLOAT16)
             return
-        halves, together = zeros_on_stack(count, self._lanes, FLOAT16), _sources_of_sum(plan)
+        halves, together = emit.on_stack(count, self._lanes, FLOAT16), _sources_of_sum(plan)
         if plan.sources <= together:
             self._add_chains(tile, reach, 0, reach.sources, halves)
             self._store_all(tile, halves, FLOAT16)
@@ -121,18 +123,20 @@ class _Writer(DirectWriter):
             with T.serial(0, count) as index:
                 block = emit.in_type(halves[index], "float32", self._lanes)
                 T.buffer_store(totals, totals[index] + block, [index])
-                T.buffer_store(halves, emit.splat(0.0, self._lanes, FLOAT16), [index])
         self._store_all(tile, totals, "float32")
 
     def _add_chains(self, tile: Tile, reach: Reach, first: Expr, end: Expr, halves: Buffer) -> None:
-        """Add what some blocks of input channels give, chain by chain."""
-        together = _sources_of_chain(self._plan)
+        """Sum up what some blocks of input channels give, chain by chain."""
+        together, count = _sources_of_chain(self._plan), self._plan.config.blocks * tile.tiles.columns
         if together:
             with T.serial(0, T.Bind((end - first + together - 1) // together)) as number:
                 begin = T.Bind(first + number * together)
                 self._add_chain(tile, reach, begin, T.Bind(tirx.min(begin + together, end)))
-                self._add_to(halves, tile)
+                keep(halves, [tile.sums[index] for index in range(count)], number)
             return
+        # A row of the filter may be outside the image, and so may all of them.
+        with T.serial(0, count) as number:
+            T.buffer_store(halves, emit.splat(0.0, self._lanes, FLOAT16), [number])
         with T.serial(first, end) as source, T.serial(reach.begin, reach.end) as tap:
             self._clear(tile)
             self.add_row(tile, reach, T.Bind(source), tap)

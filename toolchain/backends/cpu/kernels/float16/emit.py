@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 
 from toolchain.backends.cpu.kernels import emit
-from toolchain.backends.cpu.kernels.emit import Buffer
+from toolchain.backends.cpu.kernels.emit import Buffer, Expr
 from toolchain.backends.cpu.layers import FLOAT16
 
 _ROUNDING = 3  # vector operations that load, round and store
@@ -30,3 +32,14 @@ def zeros_on_stack(count: int, lanes: int, dtype: str) -> Buffer:
     with T.serial(0, count) as number:
         T.buffer_store(buffer, emit.splat(0.0, lanes, dtype), [number])
     return buffer
+
+
+def keep(sums: Buffer, chain: Sequence[Expr], number: Expr) -> None:
+    """Add the sums of a chain to those of the chains before it, in a small buffer; chain 0 finds nothing there."""
+    with T.If(number < 1):
+        with T.Then():
+            for index, value in enumerate(chain):
+                T.buffer_store(sums, value, [index])
+        with T.Else():
+            for index, value in enumerate(chain):
+                T.buffer_store(sums, sums[index] + value, [index])

@@ -18,7 +18,7 @@ from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 from toolchain.backends.cpu.kernels import direct, emit, winograd
 from toolchain.backends.cpu.kernels.emit import Argument
 from toolchain.backends.cpu.kernels.float16 import bounds
-from toolchain.backends.cpu.kernels.float16.emit import zeros_on_stack
+from toolchain.backends.cpu.kernels.float16.emit import keep, zeros_on_stack
 from toolchain.backends.cpu.kernels.winograd import algebra
 from toolchain.backends.cpu.kernels.winograd import plan as winograd_plan
 from toolchain.backends.cpu.kernels.winograd.plan import Config, WinogradPlan
@@ -106,13 +106,10 @@ class _Writer(winograd.WinogradWriter):
         halves = emit.on_stack(count, lanes, FLOAT16)
 
         def add_chains(first: Any, end: Any) -> None:
-            with T.serial(0, count) as index:
-                T.buffer_store(halves, emit.splat(0.0, lanes, FLOAT16), [index])
             with T.serial(0, T.Bind((end - first + chain - 1) // chain)) as number:
                 begin = T.Bind(first + number * chain)
                 add_chain(begin, T.Bind(tirx.min(begin + chain, end)))
-                for index in range(count):
-                    T.buffer_store(halves, halves[index] + sums[index], [index])
+                keep(halves, [sums[index] for index in range(count)], number)
 
         if blocks <= _SUM:
             add_chains(0, blocks)
