@@ -74,6 +74,7 @@ def build(folder: Path, *, coverage: bool = False) -> Path:
     """Compile a program for each parser; returns the folder in which they are."""
     tool = Path(cmake.CMAKE_BIN_DIR) / "cmake"
     command = [f"-DCMAKE_CXX_COMPILER={COMPILER}", f"-DTVM_FFI_ROOT={resources.package_folder('tvm_ffi')}"]
+    command.append(f"-DTVM_ROOT={resources.package_folder('tvm')}")
     command.append(f"-DZIG={resources.package_folder('ziglang') / 'zig'}")
     command.append(f"-DCOVERAGE={'ON' if coverage else 'OFF'}")
     subprocess.run([tool, "-S", SOURCES, "-B", folder, *command], check=True, stdout=subprocess.DEVNULL)
