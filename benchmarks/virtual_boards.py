@@ -25,8 +25,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tests.support import boards, commands, riscv
+from tests.support import commands, riscv
 from tests.support.networks import NINE
+from toolchain.device.deploy import Deployment
+from toolchain.virtual import fleet
 
 _VIRTUAL = {"rpi5": "rpi5", "musl": "rpi4"}
 _BOARDS = (*_VIRTUAL, "riscv64")
@@ -43,15 +45,23 @@ def device(name: str, folder: Path) -> Iterator[Deploy]:
         with riscv.emulated() as patch:
             yield lambda network: on_riscv(riscv.deploy(patch, "spacemit-k1", network, folder / network))
         return
-    kind = _VIRTUAL[name]
-    with boards.running(folder / "farm", musl=name == "musl", **{kind: 1}) as farm:
-        words = ["--host", farm.name(kind), "--devices", farm.devices, "--budget", 0, "--threads", 1]
-        words += ["--toolchain", "host", "--json", "-"]
-        yield lambda network: json.loads(commands.done("deploy", network, *words).out)["outputs"]
+    kind, there = _VIRTUAL[name], {board.name for board in fleet.status()}
+    [board, *_] = fleet.up({kind: 1}, print, musl=name == "musl")
+    words = ["--host", board.name, "--budget", 0, "--threads", 1, "--toolchain", "host", "--json", "-"]
+    try:
+        yield lambda network: figures(json.loads(commands.done("deploy", network, *words).out)["outputs"])
+    finally:
+        if board.name not in there:
+            fleet.down([board.name])
 
 
-def on_riscv(deployment: Any) -> dict[str, Any]:
-    """Return what a report says about the outputs."""
+def figures(outputs: dict[str, Any]) -> dict[str, Any]:
+    """Return what is kept of a report's outputs."""
+    return {name: outputs[name] for name in ("max_rel_diff", "tolerance", "ok")}
+
+
+def on_riscv(deployment: Deployment) -> dict[str, Any]:
+    """Return the same of a deployment."""
     difference = deployment.difference
     return {"max_rel_diff": difference.max_rel, "tolerance": difference.tolerance, "ok": difference.ok}
 

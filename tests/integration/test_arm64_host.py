@@ -1,36 +1,30 @@
-"""A host with a 64-bit Arm CPU: the lock file has wheels for it, and it builds what an x86-64 host builds.
-
-Only the library is another one: docs/containers.md says why.
-"""
+"""A host with a 64-bit Arm CPU: the lock file has a wheel for it of every package, by its digest."""
 
 from __future__ import annotations
 
-import json
+import subprocess
+import sys
 
 import pytest
 
-from tests.support import arm64_host
-from tests.support.commands import done
-from toolchain import bundle
-from toolchain.native import elf
+from tests.support.paths import ROOT
+from toolchain.architecture import AARCH64
 
-# The packages are 450 MB, and TVM's compiler and zig run under emulation.
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(3600)]
-
-
-def test_a_build_is_that_of_another_host(tmp_path):
-    words = ["build", "mlp", "--board", "rpi4", "--toolchain", "zig", "--output"]
-    done(*words, tmp_path / "here")
-    built = arm64_host.obtain().toolchain(*words, tmp_path / "there", home=tmp_path)
-    assert built.returncode == 0, built.stderr
-    here, there = (bundle.load(tmp_path / name) for name in ("here", "there"))
-    assert elf.minimum_glibc(there.folder / "model.so") == here.manifest.glibc
-    assert (there.folder / "model.so").stat().st_size == (here.folder / "model.so").stat().st_size
-    assert shared(there) == shared(here)
+_SECONDS = 1800
+_PYTHON = "3.11"
+_TAGS = ("2014", "_2_17", "_2_24", "_2_26", "_2_27", "_2_28")
 
 
-def shared(built):
-    """Return a manifest without the library, which TVM's wheel for another CPU writes in another order."""
-    document = json.loads((built.folder / "manifest.json").read_text())
-    del document["files"]["model.so"]
-    return document
+@pytest.mark.nightly  # 410 MB, which take minutes
+@pytest.mark.timeout(_SECONDS)
+def test_the_lock_file_installs(tmp_path):
+    """pip fetches all of them, compares each with the lock file, and takes no source."""
+    words = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes"]
+    words += ["--only-binary", ":all:", "--python-version", _PYTHON, "--implementation", "cp"]
+    words += ["--abi", "cp311", "--abi", "abi3", "--abi", "none"]
+    words += [word for tag in _TAGS for word in ("--platform", f"manylinux{tag}_{AARCH64.machine}")]
+    command = [*words, "--requirement", ROOT / "requirements.lock", "--dest", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)
+    assert done.returncode == 0, done.stderr[-2000:]
+    fetched = {path.name.partition("-")[0] for path in tmp_path.glob("*.whl")}
+    assert {"apache_tvm", "apache_tvm_ffi", "onnxruntime", "ziglang"} <= fetched
