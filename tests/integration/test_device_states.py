@@ -7,6 +7,7 @@ TOOLCHAIN_CUTS_SEED decides where the power fails at each boot, and what another
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import shutil
@@ -279,9 +280,21 @@ def test_a_device_that_is_interrupted_runs_a_whole_release(state, fault, rig):
 
 
 def test_the_manual_lists_the_states():
-    text = (ROOT / "docs" / "device.md").read_text()
-    begin = text.index("| work | state |")
-    rows = [line.strip("| ").split(" | ") for line in text[begin:].partition("\n\n")[0].splitlines()[2:]]
+    rows = _table("| work | state |")
     assert [(work, name, runs) for work, name, _, runs, _ in rows] == [
         (state.work, state.name, state.runs) for state in STATES
     ]
+    text = " ".join((ROOT / "docs" / "device.md").read_text().split())
+    assert f"every {_STEP}th of the {len(CASES)} cases" in text
+
+
+def test_the_manual_lists_the_faults_that_each_state_is_tried_with():
+    rows = _table("| fault | what happens |")
+    assert [fault for fault, _ in rows] == list(FAULTS)
+    assert set(CASES) == set(itertools.product(STATES, FAULTS))
+
+
+def _table(head: str) -> list[list[str]]:
+    text = (ROOT / "docs" / "device.md").read_text()
+    lines = text[text.index(head) :].partition("\n\n")[0].splitlines()
+    return [line.strip("| ").split(" | ") for line in lines[2:]]

@@ -15,17 +15,13 @@ import pytest
 
 from tests.support import boards, bundles, sshd, userlands
 from tests.support.commands import toolchain
-from tests.support.networks import deployed
+from tests.support.networks import NINE, deployed
 from tests.support.parts import require
 from toolchain import architecture
 from toolchain.device.store import Store
 from toolchain.native import elf, programs
 from toolchain.shell import SshOptions, open_shell
 
-NETWORKS = (
-    *("mlp", "mobilenet", "mobilenet_v2", "squeezenet_v1.1", "resnet-18", "resnet-34", "resnet-50", "resnet-18-v2"),
-    "resnet3d-18",
-)
 OWN = architecture.of_machine(platform.machine())
 
 
@@ -111,7 +107,7 @@ def test_tune(small_system, tmp_path):
 
 @pytest.mark.nightly  # networks take most of a minute each
 @pytest.mark.usefixtures("loader")
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", NINE)
 def test_networks(name, native, tmp_path, monkeypatch):
     plain = Store.facts
     on_musl = {"glibc": "", "musl": True, "musl_loaders": (OWN.musl_loader,)}
@@ -129,7 +125,7 @@ def virtual(tmp_path_factory):
 
 @pytest.mark.nightly  # under emulation
 @pytest.mark.xdist_group("docker")
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", NINE)
 def test_a_virtual_board(virtual, name):
     host = virtual.name("rpi4")
     assert host == "rpi4-musl-1"

@@ -18,6 +18,12 @@ from toolchain.native.programs import Program
 from toolchain.pipeline.source import BundleSource
 from toolchain.shell import LocalShell
 
+NINE = (
+    *("mlp", "mobilenet", "mobilenet_v2", "squeezenet_v1.1", "resnet-18", "resnet-34", "resnet-50", "resnet-18-v2"),
+    "resnet3d-18",
+)
+"""What each kind of emulated board runs; docs/virtual-boards.md has the differences."""
+
 
 def deployed(model: str | Model, kind: Board, program: Program, folder: Path) -> Deployment:
     """Build a model and deploy it to this machine, without the benchmark."""
