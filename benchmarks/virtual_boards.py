@@ -46,7 +46,7 @@ def device(name: str, folder: Path) -> Iterator[Deploy]:
             yield lambda network: on_riscv(riscv.deploy(patch, "spacemit-k1", network, folder / network))
         return
     kind, there = _VIRTUAL[name], {board.name for board in fleet.status()}
-    [board, *_] = fleet.up({kind: 1}, print, musl=name == "musl")
+    [board, *_] = fleet.up({kind: 1}, lambda line: print(line, file=sys.stderr), musl=name == "musl")
     words = ["--host", board.name, "--budget", 0, "--threads", 1, "--toolchain", "host", "--json", "-"]
     try:
         yield lambda network: figures(json.loads(commands.done("deploy", network, *words).out)["outputs"])
