@@ -82,6 +82,7 @@ class Architecture:
         label: Name in board types.
         qemu_user: QEMU's program that runs single programs, and the name of the kernel's rule for it.
         qemu: Emulation of its virtual boards; None if there are none.
+        runner_bytes: What the runner takes in memory for any network; docs/memory.md has measured peaks.
     """
 
     machine: str
@@ -103,6 +104,7 @@ class Architecture:
     android: str = ""
     zig_mode: str = ""
     qemu: Qemu | None = None
+    runner_bytes: int = 20 << 18
 
     @property
     def musl_loader(self) -> str:
@@ -138,6 +140,7 @@ AARCH64 = Architecture(
         board="virt,gic-version=3",
         system_cpus=("cortex-a53", "cortex-a35", "cortex-a57", "cortex-a72", "cortex-a76", "neoverse-n1"),
     ),
+    runner_bytes=17 << 18,
 )
 ARMV7L = Architecture(
     machine="armv7l",
@@ -162,6 +165,7 @@ ARMV7L = Architecture(
         board="virt,highmem=off",
         system_cpus=("cortex-a15", "cortex-a7"),
     ),
+    runner_bytes=14 << 18,
 )
 RISCV64 = Architecture(
     machine="riscv64",

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from toolchain import architecture
 from toolchain.bundle.manifest import LIBRARY, PARAMS, Manifest
-
-# What the runner takes for any network, by machine, in bytes; docs/memory.md compares the sum with measured peaks.
-_PROGRAM = {"x86_64": 20 << 18, "aarch64": 17 << 18, "armv7l": 14 << 18}
 
 
 def mib(size: int) -> str:
@@ -57,5 +55,4 @@ def planned(manifest: Manifest) -> Memory | None:
     written = {pair.output for pair in manifest.states if pair.in_place}  # in the state's own memory
     activations = manifest.activations + sum(spec.bytes for spec in manifest.outputs if spec.name not in written)
     weights, library = manifest.files[PARAMS].size, manifest.files[LIBRARY].size
-    program = _PROGRAM.get(manifest.machine, max(_PROGRAM.values()))
-    return Memory(weights, activations, inputs, library, program)
+    return Memory(weights, activations, inputs, library, architecture.of_machine(manifest.machine).runner_bytes)

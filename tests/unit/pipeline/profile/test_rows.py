@@ -48,8 +48,10 @@ def test_rows_are_medians_in_order_and_what_is_no_kernel_is_one_row():
 
 def test_each_call_has_its_own_nodes():
     calls = (Call("conv1", 8, (10, 10, 10)), Call("vm.builtin.copy", 8, (1, 1, 1)), Call("conv1", 8, (10, 10, 10)))
-    nodes = (("stem", "relu"), ("head",))
-    for graph_nodes, texts in ((nodes, ["stem + 1 more", "head", ""]), (nodes[:1], ["", "", ""]), ((), ["", "", ""])):
+    nodes, unknown = (("stem", "relu"), ("head",)), ["", "", ""]
+    row_by_row = ["stem + 1 more", "stem + 1 more", ""]
+    cases = ((nodes, ["stem + 1 more", "head", ""]), (nodes[:1], row_by_row), ((*nodes, ()), unknown), ((), unknown))
+    for graph_nodes, texts in cases:
         kernel = Kernel("conv1", (_F32,), layer="good", nodes=graph_nodes)
         profiled = rows.rows_of(watched(*calls), {"conv1": kernel}, backend(), None)
         assert [row.node for row in profiled] == texts
