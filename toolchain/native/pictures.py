@@ -19,6 +19,7 @@ from toolchain.errors import InputError, reason
 from toolchain.native import steps
 from toolchain.native.steps import Handle
 from toolchain.pictures import plan as plans
+from toolchain.pictures.anchors import MOST_LEVELS, MOST_SIZES
 from toolchain.pictures.grids import Coding, Storage
 from toolchain.pictures.plan import Plan
 
@@ -31,7 +32,6 @@ _PIXELS_RANK = 3
 _KINDS = ("scale", "mean", "std")
 _HEADS = ("none", "classes", "yolo-v5", "yolo-v8", "labels", "detr", "boxes", "grid")
 _COLORS = 3
-_MOST_LEVELS = 8  # kMostLevels of runtime/pictures/pictures.h
 _EXTRAS = ("beam", "points", "point_numbers", "prototypes", "mask_width", "mask_height")
 _BOXES = ("shares", "sigmoid", "background")
 
@@ -44,7 +44,7 @@ class _Level(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int32) for name in ("columns", "rows", "anchors")),
         *((name, ctypes.c_float) for name in ("step_x", "step_y")),
-        ("size", (ctypes.c_float * 2) * 16),
+        ("size", (ctypes.c_float * 2) * MOST_SIZES),
     )
 
 
@@ -66,7 +66,7 @@ class _Plan(ctypes.Structure):
         ("offset", ctypes.c_float),
         ("table", ctypes.c_int32),
         ("levels", ctypes.c_int32),
-        ("level", _Level * _MOST_LEVELS),
+        ("level", _Level * MOST_LEVELS),
     )
 
 
@@ -136,7 +136,7 @@ class Computer:
         if self._plan.box_output >= 0:
             boxes = np.ascontiguousarray(outputs[self._plan.box_output], np.float32)
         own = [np.ascontiguousarray(outputs[number], np.float32) for number in self._plan.level_outputs]
-        levels = (_Values * _MOST_LEVELS)(*(_Values(level.ctypes.data, level.size) for level in own))
+        levels = (_Values * MOST_LEVELS)(*(_Values(level.ctypes.data, level.size) for level in own))
         place = levels, steps.address(boxes), ctypes.c_size_t(boxes.size)
         return self._handle.find(width, height, *place, output=outputs[self._plan.output])
 

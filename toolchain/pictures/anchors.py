@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from toolchain.steps import Step
 
-_MOST_LEVELS, _MOST_SIZES = 8, 16  # of a cell; those of runtime/pictures/pictures.h
+MOST_LEVELS = 8  # kMostLevels of runtime/pictures/pictures.h
+MOST_SIZES = 16  # anchors of a cell; kMostAnchors there
 _LOWEST = 0.1  # scale of the first anchor of TensorFlow's first level
 
 _Sizes = tuple[tuple[float, float], ...]  # width and height of each anchor of a cell, in pixels
@@ -60,8 +61,8 @@ def make_levels(step: Step, size: tuple[int, int]) -> tuple[Level, ...]:
     if convention == "mediapipe":  # levels of the same cells are one, whose cells have the anchors of all
         groups = [list(group) for _, group in itertools.groupby(pairs, key=lambda pair: pair[0])]
         pairs = [(group[0][0], tuple(itertools.chain(*(own for _, own in group)))) for group in groups]
-    if (most := max(len(own) for _, own in pairs)) > _MOST_SIZES:
-        raise step.fault(f"a cell has {most} anchors, and at most {_MOST_SIZES} are possible")
+    if (most := max(len(own) for _, own in pairs)) > MOST_SIZES:
+        raise step.fault(f"a cell has {most} anchors, and at most {MOST_SIZES} are possible")
     return tuple(Level(grid.columns, grid.rows, grid.step_x, grid.step_y, own) for grid, own in pairs)
 
 
@@ -130,8 +131,8 @@ def _grids(step: Step, size: tuple[int, int], *, has_own_steps: bool) -> list[_G
             columns, rows = (math.ceil(side / stride) for side in size)
             steps = (stride, stride) if has_own_steps else (size[0] / columns, size[1] / rows)
             grids.append(_Grid(columns, rows, *steps))
-    if len(grids) > _MOST_LEVELS:
-        raise step.fault(f"there are {len(grids)} levels, and at most {_MOST_LEVELS} are possible")
+    if len(grids) > MOST_LEVELS:
+        raise step.fault(f"there are {len(grids)} levels, and at most {MOST_LEVELS} are possible")
     return grids
 
 
@@ -189,7 +190,7 @@ def _tensorflow(step: Step, grids: Sequence[_Grid], size: tuple[int, int]) -> li
 def _mediapipe(step: Step, grids: Sequence[_Grid], size: tuple[int, int]) -> list[_Sizes]:
     """As MediaPipe's calculator with anchors of a fixed size, that of the input."""
     whole = (float(size[0]), float(size[1]))
-    return [(whole,) * step.whole("each", 2, 1, _MOST_SIZES)] * len(grids)
+    return [(whole,) * step.whole("each", 2, 1, MOST_SIZES)] * len(grids)
 
 
 _MAKERS: Mapping[str, Callable[[Step, Sequence[_Grid], tuple[int, int]], list[_Sizes]]] = {

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from toolchain.errors import did_you_mean
-from toolchain.pictures.anchors import Level, of_levels
+from toolchain.pictures.anchors import MOST_LEVELS, MOST_SIZES, Level, of_levels
 from toolchain.steps import Step
 from toolchain.tensors import TensorSpec
 
@@ -19,7 +19,6 @@ Storage = Literal["joined", "rows", "planes", "cells"]
 CODINGS: dict[str, Coding] = {"v3-raw": "yolo-v3", "v5-raw": "yolo-v5", "yolox": "yolox"}
 """How the boxes of each head are written."""
 _SIZE = re.compile(r"(\d{1,4}(?:\.\d+)?)x(\d{1,4}(?:\.\d+)?)")
-_MOST_LEVELS, _MOST_SIZES = 8, 16
 _BOX = 5  # x, y, width, height and objectness
 _JOINED_RANK, _MAP_RANK, _ROWS_RANK = 3, 4, 5
 
@@ -90,8 +89,8 @@ def _anchors(step: Step, head: str) -> list[tuple[tuple[float, float], ...]]:
         if len(found) < len(sizes) or any(0 in pair for pair in found):
             raise step.fault(f"anchors are sizes with + between, and / between levels, not {text!r}", hint)
         levels.append(found)
-    if len(levels) > _MOST_LEVELS or max(map(len, levels)) > _MOST_SIZES:
-        raise step.fault(f"at most {_MOST_LEVELS} levels of {_MOST_SIZES} anchors are possible")
+    if len(levels) > MOST_LEVELS or max(map(len, levels)) > MOST_SIZES:
+        raise step.fault(f"at most {MOST_LEVELS} levels of {MOST_SIZES} anchors are possible")
     return levels
 
 
@@ -117,7 +116,7 @@ def _joined(
 ) -> tuple[Level, ...]:
     """Return the levels of one output, in which each box is a row."""
     written = of_levels(step, "strides") if "strides" in step.values else [[8.0], [16.0], [32.0]]
-    if any(len(numbers) != 1 for numbers in written) or len(written) > _MOST_LEVELS:
+    if any(len(numbers) != 1 for numbers in written) or len(written) > MOST_LEVELS:
         raise step.fault("strides are one number for each level, with / between", "for example: strides=8/16/32")
     strides = [numbers[0] for numbers in written]
     if anchors and len(anchors) != len(strides):

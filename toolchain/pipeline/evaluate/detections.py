@@ -27,11 +27,11 @@ _FORMS = {
     POINTS: "a list of (points, score, category), key points as an array [points, 2 or 3] of x and y in pixels of the"
     " picture's file",
 }
-_THINGS = {
+_ANSWERS = {
     BOXES: ("boxes", "yolo"),
     MASKS: ("masks", "yolo:masks=NAME"),
     POINTS: ("key points", "yolo:points=NUMBER"),
-}  # of each metric, and the step that finds them
+}  # what each metric scores, and the step that finds it
 _KINDS: dict[str, answers.Kind] = {BOXES: "boxes", MASKS: "masks", POINTS: "points"}
 
 
@@ -47,7 +47,7 @@ class MeanPrecision(Metric):
             return self
         objects = None if own_reader else self._of_steps(steps, outputs)
         if objects is None:
-            what, step = _THINGS[self.name]
+            what, step = _ANSWERS[self.name]
             raise InputError(
                 f"the metric {self.name} needs {what}, which no step of the release finds",
                 details="--preprocess takes the place of its steps" if own_reader and steps else "",
@@ -154,7 +154,7 @@ class MeanPrecision(Metric):
                 boxes.append(self._box(place, float(score), key, target))
         except (TypeError, ValueError) as fault:
             raise InputError(
-                f"{source} returned no {_THINGS[self.name][0]} with scores and categories for {target.name}",
+                f"{source} returned no {_ANSWERS[self.name][0]} with scores and categories for {target.name}",
                 details=str(fault),
                 hint=f"return {_FORMS[self.name]}",
             ) from fault
